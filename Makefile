@@ -1,0 +1,47 @@
+# Everything starts from a bare clone: each target makes the environment it needs.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+RUN    ?= runs/tour
+
+.PHONY: audit test lint types unit test-slow test-gpu clean
+
+audit: $(VENV)/.ready
+	$(BIN)/keyhole audit --out $(RUN)
+
+test: lint types unit
+
+lint: $(VENV)/.ready-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.ready-dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.ready-dev
+	$(BIN)/pytest -m "not slow and not gpu" --cov --cov-report=term
+
+test-slow: $(VENV)/.ready-dev
+	$(BIN)/pytest -m slow tests
+
+test-gpu: $(VENV)/.ready-dev
+	$(BIN)/pytest -m gpu tests
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \
+	  || { echo "keyhole needs Python 3.11 or 3.12; name one with: make PYTHON=python3.12 ..." >&2; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+
+$(VENV)/.ready: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing keyhole into $(VENV) (PyTorch is large: a minute or two) ..."
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.ready-dev: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing keyhole with its development tools into $(VENV) (a minute or two) ..."
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.ready
+
+clean:
+	rm -rf $(VENV) runs build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage

@@ -1,0 +1,5 @@
+"""``python -m keyhole``."""
+
+from keyhole.cli import main
+
+main()

@@ -1,0 +1,99 @@
+"""What an attack is: it reads an observation, never the truth, and never grades itself."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor, nn
+
+from keyhole.errors import DoesNotFit
+from keyhole.registry import parameters, spell
+from keyhole.threat import Observation
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """What the attacker believes it saw.
+
+    ``images`` are model inputs ``[n, C, H, W]``, not clamped or denormalised; n may be less than
+    the batch where only some images could be read. ``confidence`` (one value an image, in [0, 1])
+    is the attacker's own, from what it can check without the truth. ``diagnostics`` are numbers
+    that explain the result: condition, residual, iterations.
+    """
+
+    images: Tensor | None = None
+    labels: Tensor | None = None
+    confidence: Tensor | None = None
+    loss_curve: tuple[float, ...] = ()
+    diagnostics: dict[str, float] = field(default_factory=dict)
+
+
+class Attack(ABC):
+    """An attack on what the server saw of one client, or of many.
+
+    Subclasses are frozen dataclasses of hyperparameters and implement :meth:`misfits`,
+    :meth:`reads` and :meth:`reconstruct`; one that attacks many victims at once overrides
+    :meth:`stream` as well.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    paper: ClassVar[str]
+    needs: ClassVar[str]
+    """In words: what the model and the update must be like."""
+    given: ClassVar[frozenset[str]] = frozenset()
+    """Fields of Knowledge beyond the recipe that this attack must be told: ``labels``, ..."""
+    adapts_to: ClassVar[frozenset[str]] = frozenset()
+    """Defenses that this attack acts upon when it knows of them."""
+    altered_model: ClassVar[str | None] = None
+    """What the server must change in the model before it sends it out; None: nothing."""
+
+    def alter(self, model: nn.Module) -> nn.Module:
+        """The model as the server sends it out; only attacks that alter it override this."""
+        return model
+
+    @abstractmethod
+    def misfits(self, observation: Observation) -> list[str]:
+        """Why this attack cannot be tried on ``observation``; empty where it can."""
+
+    @abstractmethod
+    def reads(self, observation: Observation) -> set[str]:
+        """The parameters whose change the attack needs to see, where it applies."""
+
+    @abstractmethod
+    def reconstruct(self, observation: Observation) -> Reconstruction:
+        """Reads the client's images or labels out of ``observation``."""
+
+    def stream(self, observations: Sequence[Observation]) -> Iterator[Reconstruction]:
+        """One reconstruction for each observation, in order, as they get ready."""
+        for observation in observations:
+            yield self.reconstruct(observation)
+
+    @final
+    def __call__(self, observation: Observation) -> Reconstruction:
+        """Attacks one client; raises :class:`DoesNotFit` where the attack does not apply."""
+        return next(self.on_many([observation]))
+
+    @final
+    def on_many(self, observations: Sequence[Observation]) -> Iterator[Reconstruction]:
+        """Attacks several clients that trained the same model."""
+        for observation in observations:
+            observation.update.check()
+        reasons = self.misfits(observations[0]) if observations else []
+        if reasons:
+            raise DoesNotFit(f"attack {self.name!r} does not apply: {'; '.join(reasons)}")
+        for observation in observations:
+            absent = sorted(self.reads(observation) - set(observation.update.change))
+            if absent:
+                raise DoesNotFit(
+                    f"attack {self.name!r} reads {absent[0]!r}, which the update does not have"
+                )
+        with torch.no_grad():
+            yield from self.stream(observations)
+
+    def __str__(self) -> str:
+        return spell(self.name, parameters(self))

@@ -1,0 +1,90 @@
+"""Patch-embedding least squares: a photo out of one ViT gradient, without iterations.
+
+At batch size 1 the gradient of position-embedding row i is also the gradient g_i at patch i's
+embedding. The patch embedding's weight gradient sums over patches,
+
+    dL/dE = sum_i g_i x_i^T = G^T X,        G: [N, D],  X: [N, pixels of a patch],
+
+and both sides are in the update: one linear system for all pixels. Dropout comes after the
+position embedding is added, so the system stays exact under any mask; and since x_i is the same
+in every local step on one image, sums of gradients over steps satisfy it too. LayerNorm,
+residuals and biases play no part: the model is attacked as it is.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from keyhole.attacks.base import Attack, Reconstruction
+from keyhole.attacks.closed_form.linear_algebra import in_range, relative_residual, solve_by_svd
+from keyhole.attacks.closed_form.noise import known_noise, signal_directions
+from keyhole.models.anatomy import patch_embedding
+from keyhole.threat import Observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class PatchLeastSquares(Attack):
+    """Solves ``G^T X = dL/dE`` in float64.
+
+    Singular values of G below ``rcond`` times the largest are left out; by default that is the
+    rounding error of the update's own type, which is what makes narrow models (D < N) readable.
+
+    Against known Gaussian noise the system is first projected on the directions of dL/dE that
+    stand above the noise, ``sigma * (sqrt(D) + sqrt(F))`` being the largest singular value that
+    noise alone would have: dL/dE is far stronger than G and shows where G's signal can be. Where a
+    patch has fewer pixels than there are patches, dL/dE does not span all of G, and both are asked.
+    """
+
+    rcond: Annotated[float, Field(ge=0, lt=1)] | None = None
+
+    name: ClassVar[str] = "patch-lstsq"
+    summary: ClassVar[str] = "least squares on the patch and position embeddings' gradients"
+    paper: ClassVar[str] = "Keyhole; after Lu et al. 2022 (APRIL)"
+    needs: ClassVar[str] = "a ViT with learned absolute position embeddings; one image a client"
+    adapts_to: ClassVar[frozenset[str]] = frozenset({"gaussian"})
+
+    def misfits(self, observation: Observation) -> list[str]:
+        reasons = []
+        found = patch_embedding(observation.model, observation.knowledge.shape)
+        if isinstance(found, str):
+            reasons.append(f"it needs a ViT with learned absolute position embeddings, but {found}")
+        if observation.knowledge.batch_size != 1:
+            reasons.append(
+                "it needs one image a client: the position embedding's gradient sums over "
+                f"{observation.knowledge.batch_size} images"
+            )
+        return reasons
+
+    def reads(self, observation: Observation) -> set[str]:
+        embedding = patch_embedding(observation.model, observation.knowledge.shape)
+        assert not isinstance(embedding, str)
+        return {embedding.position, embedding.entrance.weight}
+
+    def reconstruct(self, observation: Observation) -> Reconstruction:
+        embedding = patch_embedding(observation.model, observation.knowledge.shape)
+        assert not isinstance(embedding, str)
+        gradient = observation.update.gradient()
+        at_weight = gradient[embedding.entrance.weight].cpu()
+        rounding = torch.finfo(at_weight.dtype).eps
+        table = gradient[embedding.position].cpu().flatten(0, -2).double()
+        G = table[embedding.offset : embedding.offset + embedding.entrance.tokens]
+        dE = at_weight.flatten(1).double()
+        sigma = known_noise(observation)
+        if sigma > 0:
+            wide = dE.shape[1] >= len(G)
+            signal = signal_directions(dE if wide else torch.cat([G.T, dE], dim=1), sigma)
+            G, dE = G @ signal, signal.T @ dE
+        X, condition, rank = solve_by_svd(G.T, dE, rounding if self.rcond is None else self.rcond)
+        image = embedding.entrance.assemble(X, observation.knowledge.shape)[None]
+        residual = relative_residual(G.T @ X, dE)
+        solved = rank / embedding.entrance.tokens
+        confidence = solved * max(0.0, 1 - residual) * in_range(image, observation.knowledge)
+        return Reconstruction(
+            images=image,
+            confidence=confidence,
+            diagnostics={"condition": condition, "rank": rank, "residual": residual},
+        )

@@ -1,0 +1,165 @@
+"""A stage with its names resolved: the model, the images, who is a victim and what is public."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from keyhole.attacks import ATTACKS, Attack
+from keyhole.audit.plan import AUTO, Stage
+from keyhole.data import ImageSet, load
+from keyhole.defenses import DEFENSES, Defense
+from keyhole.errors import BadValue, DoesNotFit
+from keyhole.federation import LocalTraining
+from keyhole.metrics.image import UNIFORM_WINDOW
+from keyhole.models import build, check_takes
+from keyhole.seeds import generator
+from keyhole.threat import Attacker, Knowledge
+
+PUBLIC = 128
+"""Public images that the null baselines and the gallery may use, at most."""
+
+
+@dataclass(frozen=True)
+class Cast:
+    """A stage with everything resolved: the objects behind the names."""
+
+    stage: Stage
+    model: nn.Module
+    data: ImageSet
+    defenses: tuple[Defense, ...]
+    attacks: tuple[Attack, ...]
+    chosen: bool
+    """Whether the user named the attacks (then one that never applies is an error)."""
+    victims: tuple[tuple[int, ...], ...]
+    """Image indices of each client's batch."""
+    public: tuple[int, ...]
+    seed: int
+    fingerprint: str
+    """Tells these weights and images from others that go by the same names."""
+
+    @property
+    def training(self) -> LocalTraining:
+        return LocalTraining(self.stage.steps, self.stage.lr, self.stage.client_mode)
+
+    def knowledge(
+        self, defense: Defense, attack: Attack, attacker: Attacker, labels: torch.Tensor
+    ) -> Knowledge:
+        """What this attacker is told of a client with these labels."""
+        return Knowledge(
+            shape=self.data.shape,
+            classes=len(self.data.classes),
+            mean=self.data.mean,
+            std=self.data.std,
+            batch_size=self.stage.batch_size,
+            labels=labels.clone() if "labels" in attack.given else None,
+            defense=defense.spec if attacker is not Attacker.NAIVE else None,
+            checkpoint_epoch=self.stage.checkpoint_epoch,
+            altered_model=attack.altered_model,
+        )
+
+
+def cast(
+    stage: Stage,
+    *,
+    seed: int,
+    data_dir: str | None = None,
+    device: torch.device | None = None,
+    model: nn.Module | None = None,
+    data: ImageSet | None = None,
+    defenses: Sequence[Defense] | None = None,
+    attacks: Sequence[Attack] | None = None,
+) -> Cast:
+    """Resolves a stage's names; objects given take the place of names."""
+    LocalTraining(stage.steps, stage.lr, stage.client_mode)
+    found = data or load(stage.data, image_size=stage.image_size, data_dir=data_dir)
+    if min(found.size) < UNIFORM_WINDOW:
+        raise DoesNotFit(
+            f"images of {min(found.size)} px are too small to judge: pass --image-size "
+            f"{UNIFORM_WINDOW} or more"
+        )
+    if model is None:
+        network = _network(stage, found, seed)
+    else:
+        network = copy.deepcopy(model)
+        check_takes(network, stage.model, found.shape, len(found.classes))
+    chosen = attacks is not None or stage.attacks != (AUTO,)
+    victims, public = choose_victims(found, stage.victims, stage.batch_size, seed)
+    return Cast(
+        stage=stage,
+        model=network.to(device or torch.device("cpu")),
+        data=found,
+        defenses=_unique(defenses or [DEFENSES.parse(text) for text in stage.defenses]),
+        attacks=_unique(attacks or _attacks(stage)),
+        chosen=chosen,
+        victims=victims,
+        public=public,
+        seed=seed,
+        fingerprint=fingerprint(network, found, victims),
+    )
+
+
+def _network(stage: Stage, data: ImageSet, seed: int) -> nn.Module:
+    return build(
+        stage.model,
+        classes=len(data.classes),
+        channels=data.shape[0],
+        image_size=data.size,
+        seed=seed,
+        weights=stage.weights,
+    )
+
+
+def _attacks(stage: Stage) -> list[Attack]:
+    if AUTO not in stage.attacks:
+        return [ATTACKS.parse(text) for text in stage.attacks]
+    if stage.attacks != (AUTO,):
+        raise BadValue("attacks: 'auto' stands alone; name the attacks, or leave it at auto")
+    return [member() for member in ATTACKS if member.altered_model is None]
+
+
+def _unique(things: Sequence[Any]) -> tuple[Any, ...]:
+    """Each thing once, by how it is spelled."""
+    return tuple({str(thing): thing for thing in things}.values())
+
+
+def choose_victims(
+    data: ImageSet, victims: int, batch_size: int, seed: int
+) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+    """Image indices of each victim's batch, and of the public images; the two never overlap."""
+    wanted = victims * batch_size
+    if wanted > len(data):
+        raise DoesNotFit(
+            f"data set {data.name!r} has {len(data)} images; {victims} victims of {batch_size} "
+            f"need {wanted}: pass fewer --victims or a smaller --batch-size"
+        )
+    shuffled = torch.randperm(len(data), generator=generator(seed, "victims")).tolist()
+    order = list(range(len(data))) if data.curated else shuffled
+    private = order[:wanted]
+    batches = tuple(tuple(private[i : i + batch_size]) for i in range(0, wanted, batch_size))
+    if data.groups is None:
+        taken, group = set(private), list(range(len(data)))
+    else:
+        group = data.groups.tolist()
+        taken = {group[i] for i in private}
+    public = [i for i in shuffled if group[i] not in taken]
+    return batches, tuple(public[:PUBLIC])
+
+
+def fingerprint(
+    model: nn.Module, data: ImageSet, victims: Sequence[Sequence[int]], *, looked_at: int = 8
+) -> str:
+    """Eight hex digits over the weights and the first victims' images."""
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        sums = (float(tensor.double().sum()), float(tensor.double().abs().sum()))
+        digest.update(repr((name, tuple(tensor.shape), sums)).encode())
+    for batch in victims[:looked_at]:
+        digest.update(data.pixels(batch).numpy().tobytes())
+    return digest.hexdigest()[:8]

@@ -1,0 +1,107 @@
+"""What an audit is to do: models x data x defenses x attackers, as text that can be repeated."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from keyhole.errors import BadValue
+from keyhole.registry import split_names, unknown
+
+AUTO = "auto"
+"""Every attack that applies and does not need the server to alter the model."""
+
+Names = tuple[str, ...]
+
+
+class Stage(BaseModel):
+    """One model on one data set, under some defenses, before some attacks.
+
+    ``batch_size`` images make a client's batch; each client is one victim. Without ``lr`` clients
+    share the gradient of one step, with it the change of their weights after ``steps`` steps.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str = "mlp"
+    data: str = "faces"
+    image_size: str | int | None = None
+    weights: Path | None = None
+    defenses: Annotated[Names, Field(min_length=1)] = ("none",)
+    attacks: Annotated[Names, Field(min_length=1)] = (AUTO,)
+    victims: Annotated[int, Field(ge=1)] = 4
+    batch_size: Annotated[int, Field(ge=1)] = 1
+    steps: Annotated[int, Field(ge=1)] = 1
+    lr: Annotated[float, Field(gt=0)] | None = None
+    client_mode: Literal["train", "eval"] = "train"
+    checkpoint_epoch: Annotated[int, Field(ge=0)] = 0
+
+    @field_validator("defenses", "attacks", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        return tuple(split_names(value)) if isinstance(value, str) else value
+
+
+class Plan(BaseModel):
+    """Stages that share a seed. The same plan gives the same findings."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    title: str = "Audit"
+    seed: int = 0
+    stage: Annotated[tuple[Stage, ...], Field(min_length=1)]
+
+    def with_all(self, **values: Any) -> Plan:
+        """The plan with these values in every stage, ``seed`` in itself; None changes nothing."""
+        given = {k: v for k, v in values.items() if v is not None}
+        seed = given.pop("seed", self.seed)
+        stages = [checked(Stage, {**s.model_dump(), **given}) for s in self.stage]
+        return Plan(title=self.title, seed=seed, stage=tuple(stages))
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(mode="json")
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits that tell this plan from others."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def checked(kind: type[Any], values: dict[str, Any], *, where: str = "") -> Any:
+    """Builds a plan or stage; a bad value or key becomes one clear line."""
+    try:
+        return kind(**values)
+    except ValidationError as error:
+        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
+        place = [str(part) for part in first["loc"]]
+        if first["type"] == "extra_forbidden":
+            known = Stage.model_fields if len(place) > 1 or kind is Stage else Plan.model_fields
+            raise unknown(f"key{where}", place[-1], known) from None
+        got = f", got {first['input']!r}" if not isinstance(first["input"], dict) else ""
+        message = f"{'.'.join(place).replace('_', '-')}{where}: {first['msg'].lower()}{got}"
+        raise BadValue(message) from None
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan from a TOML file: ``seed = 0`` and any number of ``[[stage]]`` tables."""
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadValue(f"{path} does not exist: name a TOML file with [[stage]] tables") from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadValue(f"{path} cannot be read as TOML ({error})") from None
+    plan: Plan = checked(Plan, values, where=f" in {path}")
+    return plan
+
+
+def tour() -> Plan:
+    """The built-in tour: images that ship with Keyhole's dependencies, about half a minute."""
+    text = resources.files("keyhole.audit").joinpath("tour.toml").read_text(encoding="utf-8")
+    return Plan(**tomllib.loads(text))

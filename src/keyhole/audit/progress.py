@@ -1,0 +1,28 @@
+"""How a long audit lets others watch it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Progress(Protocol):
+    """Told how much there is to do and how much is done; units are victims trained or attacked."""
+
+    def begin(self, total: int) -> None: ...
+
+    def show(self, what: str) -> None: ...
+
+    def advance(self, units: int) -> None: ...
+
+
+class Silent:
+    """Watches nothing."""
+
+    def begin(self, total: int) -> None:
+        pass
+
+    def show(self, what: str) -> None:
+        pass
+
+    def advance(self, units: int) -> None:
+        pass

@@ -1,0 +1,265 @@
+"""Playing the scenes: clients train, the server observes, attackers attack, the judge scores."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+from keyhole.audit.finding import Finding, key_of, versions
+from keyhole.audit.progress import Progress
+from keyhole.audit.scene import Row, Scene, Skipped
+from keyhole.audit.scoring import Judge
+from keyhole.audit.store import Store
+from keyhole.audit.tally import RowTally, SceneTally
+from keyhole.audit.verdict import Verdict, verdicts
+from keyhole.federation import defended_update
+from keyhole.metrics import METRICS, summarise
+from keyhole.registry import parameters
+from keyhole.seeds import generator
+from keyhole.threat import Observation
+
+UPDATES_IN_MEMORY = 1 << 30
+"""Bytes of updates held at once; more victims are attacked in several chunks."""
+
+VICTIMS_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class AuditResult:
+    """Everything an audit found."""
+
+    findings: tuple[Finding, ...]
+    verdicts: tuple[Verdict, ...]
+    skipped: tuple[Skipped, ...]
+    store: Store | None
+
+    @property
+    def run(self) -> str | None:
+        """The run folder."""
+        return None if self.store is None else str(self.store.root)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "findings": [f.to_json() for f in self.findings],
+            "verdicts": [v.to_json() for v in self.verdicts],
+            "run": self.run,
+            "skipped": [asdict(s) for s in self.skipped],
+        }
+
+
+def play(
+    scenes: Sequence[Scene],
+    *,
+    store: Store | None,
+    progress: Progress,
+    data_dir: str | None = None,
+) -> AuditResult:
+    """Plays every scene that the store does not know yet, and judges."""
+    progress.begin(sum(len(s.cast.victims) * (1 + len(s.rows)) for s in scenes))
+    judges: dict[int, Judge] = {}
+    findings: list[Finding] = []
+    with full_precision():
+        for scene in scenes:
+            units = len(scene.cast.victims) * (1 + len(scene.rows))
+            known = [store.finding(key(scene, row)) for row in scene.rows] if store else [None]
+            if all(known):
+                findings += [f for f in known if f is not None]
+                progress.advance(units)
+                continue
+            made = id(scene.cast)
+            if made not in judges:
+                judges[made] = Judge(scene.cast, data_dir)
+            findings += play_scene(scene, judges[made], store, progress)
+    skipped = tuple(s for scene in scenes for s in scene.skipped)
+    result = AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store)
+    if store is not None:
+        store.write_json("summary.json", result.to_json())
+    return result
+
+
+def rebuild(store: Store) -> AuditResult:
+    """The result of an earlier audit, from its folder; of an interrupted one, what is there."""
+    skipped = tuple(Skipped(**s) for s in store.summary().get("skipped", ()))
+    findings = store.findings()
+    return AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store)
+
+
+def play_scene(
+    scene: Scene, judge: Judge, store: Store | None, progress: Progress
+) -> list[Finding]:
+    """All findings of one scene; finished chunks of an interrupted run are taken up."""
+    name = key_of(identity(scene, None)).rsplit("-", 1)[-1]
+    victims = range(len(scene.cast.victims))
+    tally = SceneTally.empty(len(scene.rows))
+    for start in victims[:: chunk_size(scene.model)]:
+        chunk = victims[start : start + chunk_size(scene.model)]
+        known = store.chunk(f"{name}-{start}") if store else None
+        if known is not None:
+            part = SceneTally.from_json(*known)
+            progress.advance(len(chunk) * (1 + len(scene.rows)))
+        else:
+            part = play_chunk(scene, judge, chunk, progress)
+            if store is not None and len(chunk) < len(victims):
+                store.add_chunk(f"{name}-{start}", part.to_json(), part.pictures)
+        tally.extend(part)
+    findings = []
+    for number, row in enumerate(scene.rows):
+        finding = conclude(scene, row, tally.rows[number], tally, judge)
+        if store is not None:
+            store.add(finding, pictures_of(tally, number))
+        findings.append(finding)
+    if store is not None:
+        store.drop_chunks(name)
+    return findings
+
+
+def play_chunk(scene: Scene, judge: Judge, chunk: range, progress: Progress) -> SceneTally:
+    """Some of a scene's clients: each trains once, then every attacker attacks them all."""
+    tally = SceneTally.empty(len(scene.rows))
+    observations: list[Observation] = []
+    progress.show(f"{scene.cast.stage.model}, {scene.defense}: clients train")
+    for victim in chunk:
+        started = time.perf_counter()
+        observations.append(observe(scene, victim, tally))
+        tally.client_seconds += time.perf_counter() - started
+        progress.advance(1)
+    for number, row in enumerate(scene.rows):
+        progress.show(f"{scene.cast.stage.model}, {scene.defense}: {row.attack} ({row.attacker})")
+        labels = [scene.cast.data.labels[list(scene.cast.victims[v])] for v in chunk]
+        told = [
+            replace(o, knowledge=scene.knowledge(row, y))
+            for o, y in zip(observations, labels, strict=True)
+        ]
+        found = row.attack.on_many(told)
+        for victim in chunk:
+            started = time.perf_counter()
+            reconstruction = next(found)
+            seconds = time.perf_counter() - started
+            seen = judge.score(victim, reconstruction)
+            tally.rows[number].add(seen, reconstruction, seconds)
+            tally.keep(victim, number, judge.truth(victim), seen)
+            progress.advance(1)
+    return tally
+
+
+def observe(scene: Scene, victim: int, tally: SceneTally) -> Observation:
+    """One client trains under the defense; the server receives its update."""
+    made = scene.cast
+    like = next(scene.model.parameters())
+    indices = list(made.victims[victim])
+    labels = made.data.labels[indices]
+    update, telemetry = defended_update(
+        scene.model,
+        made.data.images(indices).to(like),
+        labels.to(like.device),
+        data=made.data,
+        defense=scene.defense,
+        generator=generator(made.seed, "client", victim),
+        training=made.training,
+    )
+    tally.telemetry.append(telemetry)
+    return scene.server.receive(update, scene.knowledge(scene.rows[0], labels))
+
+
+def conclude(
+    scene: Scene, row: Row, measured: RowTally, tally: SceneTally, judge: Judge
+) -> Finding:
+    """A finding from all that was measured of one row."""
+    made = scene.cast
+    summaries = {
+        name: summarise(values, worst_is_high=METRICS[name].leaks_high, seed=made.seed)
+        for name, values in measured.scores.items()
+    }
+    reads_images = "read" in summaries
+    spec = scene.defense.spec
+    return Finding(
+        key=key(scene, row),
+        model=made.stage.model,
+        data=made.stage.data,
+        defense={"name": spec.name, "parameters": spec.parameters},
+        attacker=row.attacker.value,
+        attack=row.attack.name,
+        attack_parameters=parameters(row.attack),
+        knowledge=scene.knowledge(row, made.data.labels[:1]).summary(),
+        victims=len(made.victims),
+        seconds=measured.seconds,
+        metrics={name: summaries[name] for name in METRICS if name in summaries},
+        unavailable=judge.unavailable if reads_images else {},
+        baselines=judge.baselines() if reads_images else {},
+        confidence=tuple(measured.confidence),
+        diagnostics={k: fmean(v) for k, v in measured.diagnostics.items()},
+        telemetry=tally.mean_telemetry(),
+        recipe=recipe(scene),
+        versions=versions(),
+    )
+
+
+def recipe(scene: Scene) -> dict[str, Any]:
+    """What is needed to repeat a scene, besides its names."""
+    stage = scene.cast.stage
+    device = next(scene.model.parameters()).device
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return {
+        **stage.model_dump(mode="json", exclude={"defenses", "attacks", "model", "data"}),
+        "image_size": list(scene.cast.data.size),
+        "seed": scene.cast.seed,
+        "fingerprint": scene.cast.fingerprint,
+        "indices": [list(batch) for batch in scene.cast.victims],
+        "gallery": len(scene.cast.victims) * stage.batch_size + len(scene.cast.public),
+        "device": name,
+    }
+
+
+def identity(scene: Scene, row: Row | None) -> dict[str, Any]:
+    """What tells a finding (or, without a row, a scene) from all others."""
+    stage = scene.cast.stage
+    same = {
+        **stage.model_dump(mode="json", exclude={"defenses", "attacks"}),
+        "defense": str(scene.defense),
+        "seed": scene.cast.seed,
+        "fingerprint": scene.cast.fingerprint,
+        "altered": next((r.attack.altered_model for r in scene.rows), None),
+        "rows": [f"{r.attack} {r.attacker}" for r in scene.rows] if row is None else None,
+    }
+    return same if row is None else {**same, "attack": str(row.attack), "attacker": row.attacker}
+
+
+def key(scene: Scene, row: Row) -> str:
+    return key_of(identity(scene, row))
+
+
+def chunk_size(model: nn.Module) -> int:
+    """How many updates of ``model`` are held at once."""
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    return max(1, min(VICTIMS_AT_ONCE, UPDATES_IN_MEMORY // max(size, 1)))
+
+
+def pictures_of(tally: SceneTally, row: int) -> dict[str, torch.Tensor]:
+    """The kept pictures of one row: ``truth`` and ``seen``, uint8 ``[n, C, H, W]``."""
+    prefix = f"seen.{row}."
+    names = sorted(n for n in tally.pictures if n.startswith(prefix))
+    if not names:
+        return {}
+    truth = [tally.pictures[f"truth.{n.removeprefix(prefix)}"] for n in names]
+    return {
+        "truth": torch.stack(truth),
+        "seen": torch.stack([tally.pictures[n] for n in names]),
+    }
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """float32 means float32: no TF32 in convolutions while an audit runs."""
+    before = torch.backends.cudnn.allow_tf32
+    torch.backends.cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.allow_tf32 = before

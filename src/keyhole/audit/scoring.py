@@ -1,0 +1,142 @@
+"""The one place where the truth enters: matching, denormalising, clamping, measuring."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from statistics import fmean
+
+import torch
+from torch import Tensor
+
+from keyhole import metrics
+from keyhole.attacks import Reconstruction
+from keyhole.audit.cast import Cast
+from keyhole.data import ImageSet, denormalise
+from keyhole.metrics.gallery import most_alike, signature
+from keyhole.metrics.perceptual import why_unavailable
+from keyhole.seeds import generator
+
+READ_SSIM = 0.5
+"""An image counts as read from this SSIM on, if it also points to itself in the gallery and no
+null baseline comes as close."""
+
+Scores = dict[str, list[float]]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One victim's images as the attacker saw them, in [0, 1] and in the truth's order."""
+
+    images: Tensor | None
+    scores: Scores
+
+
+class Judge:
+    """Scores reconstructions of one stage's victims, on the device the stage runs on."""
+
+    def __init__(self, made: Cast, data_dir: str | None = None) -> None:
+        self.data: ImageSet = made.data
+        self.data_dir = data_dir
+        self.victims = made.victims
+        self.seed = made.seed
+        self.device = next(made.model.parameters()).device
+        self.public = made.data.images(made.public).to(self.device)
+        self.public_signatures = signature(self.public)
+        shown = [signature(self.truth(victim)) for victim in range(len(made.victims))]
+        self.gallery = torch.cat([*shown, self.public_signatures])
+        missing = why_unavailable(min(made.data.size), data_dir)
+        self.unavailable: dict[str, str] = {"lpips": missing} if missing else {}
+        self._nulls: dict[int, dict[str, Scores]] = {}
+
+    def truth(self, victim: int) -> Tensor:
+        """A victim's images in [0, 1]."""
+        return self.data.images(self.victims[victim]).to(self.device)
+
+    def score(self, victim: int, found: Reconstruction) -> Seen:
+        """The scores of one victim's reconstruction, one value an image (or one for labels)."""
+        scores: Scores = {}
+        images = None
+        if found.labels is not None:
+            labels = self.data.labels[list(self.victims[victim])]
+            scores["labels"] = [_label_overlap(found.labels, labels)]
+        if found.images is not None or found.labels is None:
+            truth = self.truth(victim)
+            images = self.to_pixels(found.images, truth)
+            scores |= self.compare(images, truth, victim)
+            scores["read"] = self._read(scores, victim)
+        return Seen(images, scores)
+
+    def to_pixels(self, inputs: Tensor | None, truth: Tensor) -> Tensor:
+        """Model inputs as [0, 1] images in the truth's order; mean colour for what is missing."""
+        flat = torch.zeros(1, *self.data.shape, dtype=torch.double, device=self.device)
+        found = flat[:0] if inputs is None else inputs.detach().to(flat)
+        pixels = denormalise(torch.cat([found, flat]), self.data.mean, self.data.std).clamp(0, 1)
+        chosen = metrics.match(pixels[:-1], truth) if len(found) else torch.full((len(truth),), -1)
+        return pixels[chosen]
+
+    def compare(self, images: Tensor, truth: Tensor, victim: int) -> Scores:
+        """All image metrics of ``images`` against one victim's truth."""
+        values = {
+            "mse": metrics.mse(images, truth, data_range=1.0),
+            "psnr": metrics.psnr(images, truth, data_range=1.0),
+            "ssim": metrics.ssim(images, truth, data_range=1.0),
+            "fft2d": metrics.fft2d(images, truth, data_range=1.0),
+            "reid": self._reidentified(images, victim),
+        }
+        if "lpips" not in self.unavailable:
+            values["lpips"] = metrics.lpips(images, truth, data_range=1.0, data_dir=self.data_dir)
+        return {name: _finite(name, v) for name, v in values.items()}
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """Mean scores over all victims of attackers who saw nothing."""
+        sums: dict[str, Scores] = {}
+        for victim in range(len(self.victims)):
+            for name, scores in self.null_scores(victim).items():
+                for metric, values in scores.items():
+                    sums.setdefault(name, {}).setdefault(metric, []).extend(values)
+        return {name: {m: fmean(v) for m, v in each.items()} for name, each in sums.items()}
+
+    def null_scores(self, victim: int) -> dict[str, Scores]:
+        """What each null baseline scores on one victim."""
+        if victim not in self._nulls:
+            truth = self.truth(victim)
+            nulls = self.nulls(truth, victim).items()
+            self._nulls[victim] = {n: self.compare(null, truth, victim) for n, null in nulls}
+        return self._nulls[victim]
+
+    def nulls(self, truth: Tensor, victim: int) -> dict[str, Tensor]:
+        """What could be shown for a victim without seeing anything of it."""
+        drawn = generator(self.seed, "null", victim)
+        found = {"noise": metrics.noise(self.data.shape, len(truth), drawn).to(self.device)}
+        if len(self.public):
+            found["mean image"] = metrics.mean_image(self.public, len(truth))
+            found["nearest public image"] = metrics.nearest_public(
+                self.public, truth, self.public_signatures
+            )
+        return found
+
+    def _read(self, scores: Scores, victim: int) -> list[float]:
+        """1 for each image that counts as read, else 0 (see READ_SSIM)."""
+        nulls = [null["ssim"] for null in self.null_scores(victim).values()]
+        best = [max(each) for each in zip(*nulls, strict=True)]
+        return [
+            float(ssim >= READ_SSIM and ssim > null and reid > 0)
+            for ssim, null, reid in zip(scores["ssim"], best, scores["reid"], strict=True)
+        ]
+
+    def _reidentified(self, images: Tensor, victim: int) -> Tensor:
+        start = sum(len(batch) for batch in self.victims[:victim])
+        wanted = torch.arange(start, start + len(images), device=self.device)
+        return (most_alike(images, self.gallery) == wanted).double()
+
+
+def _finite(metric: str, values: Tensor) -> list[float]:
+    cap = metrics.METRICS[metric].cap
+    return [float(v) for v in (values if cap is None else values.clamp(max=cap)).cpu()]
+
+
+def _label_overlap(found: Tensor, truth: Tensor) -> float:
+    """The share of the batch's labels, as a multiset, that were inferred."""
+    shared = Counter(found.tolist()) & Counter(truth.tolist())
+    return sum(shared.values()) / len(truth)

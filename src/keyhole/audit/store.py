@@ -1,0 +1,167 @@
+"""The run folder: one JSON a finding, safetensors for pictures, everything written atomically."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from keyhole.audit.finding import Finding
+from keyhole.errors import BadUpdate, RunFolderError, one_line
+from keyhole.update import read_safetensors
+
+PLAN = "plan.json"
+OWN = (PLAN, "findings", "pictures", "chunks", "summary.json", "report.html")
+
+
+class Store:
+    """One audit's folder. A killed run leaves whole files only; the same plan continues it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @classmethod
+    def open(cls, root: Path, plan: dict[str, Any], *, fresh: bool = False) -> Store:
+        """Makes the folder for this plan, or takes up where an earlier run of it stopped."""
+        store = cls(root)
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            if fresh:
+                store._clear()
+            known = store.plan()
+            if known is None and any(root.iterdir()):
+                raise RunFolderError(f"{root} holds other files: choose another --out")
+            if known is not None and known != plan:
+                raise RunFolderError(
+                    f"{root} holds another audit: choose another --out, or replace it with --fresh"
+                )
+            for folder in ("findings", "pictures", "chunks"):
+                (root / folder).mkdir(exist_ok=True)
+            store.write_json(PLAN, plan)
+        except OSError as error:
+            why = error.strerror or one_line(error)
+            raise RunFolderError(f"cannot write to {root} ({why}): choose another --out") from None
+        return store
+
+    @classmethod
+    def existing(cls, root: Path) -> Store:
+        """The folder of an audit that was run before."""
+        store = cls(root)
+        if store.plan() is None:
+            raise RunFolderError(f"{root} is not the folder of an audit: it has no {PLAN}")
+        return store
+
+    def plan(self) -> dict[str, Any] | None:
+        path = self.root / PLAN
+        return _read_json(path) if path.is_file() else None
+
+    def _clear(self) -> None:
+        """Removes what an earlier audit wrote here, and nothing else."""
+        if self.plan() is None:
+            return
+        for name in OWN:
+            path = self.root / name
+            if path.is_dir():
+                shutil.rmtree(path)
+            elif path.exists():
+                path.unlink()
+
+    def discard_if_empty(self) -> None:
+        """Removes what was begun here, if nothing was found yet: a failed start leaves no trace."""
+        if any((self.root / "findings").glob("*.json")) or any((self.root / "chunks").iterdir()):
+            return
+        self._clear()
+        if not any(self.root.iterdir()):
+            self.root.rmdir()
+
+    def write_json(self, name: str, value: Any) -> None:
+        self.write_text(name, json.dumps(value, indent=1, allow_nan=False))
+
+    def write_text(self, name: str, text: str) -> Path:
+        """Writes a file so that it is either there as a whole or not at all."""
+        path = self.root / name
+        half = path.with_name(f".{path.name}.{os.getpid()}.half")
+        try:
+            half.write_text(text, encoding="utf-8")
+            half.replace(path)
+        except OSError as error:
+            half.unlink(missing_ok=True)
+            raise RunFolderError(f"cannot write {path} ({error.strerror})") from None
+        return path
+
+    def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+        path = self.root / name
+        half = path.with_name(f".{path.name}.{os.getpid()}.half")
+        try:
+            save_file({k: v.contiguous() for k, v in tensors.items()}, half)
+            half.replace(path)
+        except OSError as error:
+            half.unlink(missing_ok=True)
+            raise RunFolderError(f"cannot write {path} ({error.strerror})") from None
+
+    def finding(self, key: str) -> Finding | None:
+        path = self.root / "findings" / f"{key}.json"
+        return Finding.from_json(_read_json(path)) if path.is_file() else None
+
+    def findings(self) -> list[Finding]:
+        """All findings in the order of the audit."""
+        paths = sorted((self.root / "findings").glob("*.json"), key=lambda p: p.stat().st_mtime_ns)
+        if not paths:
+            raise RunFolderError(f"{self.root} holds no findings yet: run its audit again")
+        return [Finding.from_json(_read_json(path)) for path in paths]
+
+    def summary(self) -> dict[str, Any]:
+        """What a finished audit concluded; empty while it has not finished."""
+        path = self.root / "summary.json"
+        found: dict[str, Any] = _read_json(path) if path.is_file() else {}
+        return found
+
+    def add(self, finding: Finding, pictures: dict[str, Tensor]) -> None:
+        """Keeps a finding; its pictures go first, so that a finding is never without them."""
+        if pictures:
+            self.write_tensors(f"pictures/{finding.key}.safetensors", pictures)
+        self.write_json(f"findings/{finding.key}.json", finding.to_json())
+
+    def pictures(self, key: str) -> dict[str, Tensor]:
+        path = self.root / "pictures" / f"{key}.safetensors"
+        if not path.is_file():
+            return {}
+        try:
+            return read_safetensors(path)[0]
+        except BadUpdate as error:
+            raise RunFolderError(str(error)) from None
+
+    def chunk(self, name: str) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """What an interrupted run had finished of a scene."""
+        path = self.root / "chunks" / f"{name}.json"
+        if not path.is_file():
+            return None
+        tensors = self.root / "chunks" / f"{name}.safetensors"
+        return _read_json(path), read_safetensors(tensors)[0] if tensors.is_file() else {}
+
+    def add_chunk(self, name: str, value: dict[str, Any], pictures: dict[str, Tensor]) -> None:
+        if pictures:
+            self.write_tensors(f"chunks/{name}.safetensors", pictures)
+        self.write_json(f"chunks/{name}.json", value)
+
+    def drop_chunks(self, prefix: str) -> None:
+        for path in (self.root / "chunks").glob(f"{prefix}-*"):
+            path.unlink()
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError) as error:
+        raise RunFolderError(f"{path} cannot be read ({one_line(error)})") from None
+
+
+def to_bytes(images: Tensor) -> Tensor:
+    """[0, 1] images as uint8."""
+    return (images.clamp(0, 1) * 255).round().to(torch.uint8)

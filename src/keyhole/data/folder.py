@@ -1,0 +1,97 @@
+"""Any folder of images: one subfolder a class, or images alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image, UnidentifiedImageError
+from torch import Tensor
+
+from keyhole.data.image_set import ImageSet, Size, resized
+from keyhole.errors import DataMissing, one_line
+
+SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif"}
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+def image_folder(root: Path, size: Size | None, *, name: str | None = None) -> ImageSet:
+    """Reads ``root/class/image.png`` (torchvision's ImageFolder), or ``root/image.png``.
+
+    Images must be of one size unless ``size`` is given; then each is scaled and centre-cropped.
+    """
+    files, labels, classes = find_images(root)
+    sizes: dict[Size, Path] = {}
+    grey = True
+    for file in files:
+        with open_image(file) as image:
+            sizes.setdefault((image.height, image.width), file)
+            grey = grey and image.mode in {"L", "1"}
+    if size is None and len(sizes) > 1:
+        (one, at), (two, other) = list(sizes.items())[:2]
+        raise DataMissing(
+            f"the images under {root} differ in size ({at.name} is {one[0]}x{one[1]}, "
+            f"{other.name} {two[0]}x{two[1]}): pass --image-size"
+        )
+    target = size or next(iter(sizes))
+
+    def read(indices: Sequence[int]) -> Tensor:
+        return torch.cat([resized(decode(files[i], grey=grey), target) for i in indices])
+
+    return ImageSet(
+        name=name or str(root),
+        pixels=read,
+        labels=torch.tensor(labels),
+        classes=classes,
+        size=target,
+        mean=(0.5,) if grey else IMAGENET_MEAN,
+        std=(0.25,) if grey else IMAGENET_STD,
+    )
+
+
+def find_images(root: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
+    """Files, labels and classes under ``root``, in sorted order."""
+    if not root.is_dir():
+        raise DataMissing(f"{root} is not a folder of images")
+    groups: dict[str, list[Path]] = {}
+    for folder, _, names in sorted(os.walk(root)):
+        inside = Path(folder).relative_to(root).parts
+        images = [Path(folder) / n for n in sorted(names) if Path(n).suffix.lower() in SUFFIXES]
+        if images:
+            groups.setdefault(inside[0] if inside else "images", []).extend(images)
+    if not groups:
+        raise DataMissing(f"no images under {root}: it should hold CLASS/IMAGE.png, or images")
+    classes = tuple(sorted(groups))
+    files = [file for c in classes for file in groups[c]]
+    labels = [i for i, c in enumerate(classes) for _ in groups[c]]
+    return files, labels, classes
+
+
+def open_image(file: Path) -> Image.Image:
+    """Opens an image's header, or says which file is broken."""
+    try:
+        return Image.open(file)
+    except (UnidentifiedImageError, OSError) as error:
+        raise broken(file, error) from None
+
+
+def decode(file: Path, *, grey: bool) -> Tensor:
+    """One image file as uint8 ``[1, C, H, W]``."""
+    try:
+        with open_image(file) as image:
+            if image.mode.startswith("I"):  # 16 bits a pixel: PIL would cut, not scale, them
+                image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
+            array = np.asarray(image.convert("L" if grey else "RGB"))
+    except (OSError, SyntaxError, ValueError) as error:
+        raise broken(file, error) from None
+    tensor = torch.from_numpy(array.copy())
+    return tensor[None, None] if grey else tensor.permute(2, 0, 1)[None]
+
+
+def broken(file: Path, error: Exception) -> DataMissing:
+    reason = one_line(error).replace(str(file), "").replace("''", "").strip()
+    return DataMissing(f"{file} cannot be read as an image ({reason}): replace or remove it")

@@ -1,0 +1,22 @@
+"""Defenses: one file each; a defense has three doors and uses one or two."""
+
+from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
+from keyhole.defenses.dropout import Dropout
+from keyhole.defenses.gaussian import Gaussian
+from keyhole.defenses.none import NoDefense
+from keyhole.defenses.pruning import Pruning
+from keyhole.registry import Registry
+
+DEFENSES: Registry[Defense] = Registry("defense", [NoDefense, Gaussian, Pruning, Dropout])
+
+__all__ = [
+    "DEFENSES",
+    "ClientSide",
+    "Defense",
+    "DefenseSpec",
+    "Dropout",
+    "Gaussian",
+    "NoDefense",
+    "Pruning",
+    "Telemetry",
+]

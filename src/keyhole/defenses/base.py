@@ -1,0 +1,100 @@
+"""What a defense is: three doors between a client's images and what the server sees."""
+
+from __future__ import annotations
+
+from abc import ABC
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from keyhole.errors import DoesNotFit
+from keyhole.registry import parameters, spell
+from keyhole.update import Update
+
+Telemetry = dict[str, float | int | str]
+
+
+@dataclass(frozen=True)
+class DefenseSpec:
+    """A defense by name and parameters: what may be told of it, to a reader or an attacker."""
+
+    name: str
+    parameters: dict[str, Any]
+
+    def __str__(self) -> str:
+        return spell(self.name, self.parameters)
+
+
+@dataclass
+class ClientSide:
+    """What a defense may use: it stands on the client's side and is trusted with everything.
+
+    ``telemetry`` collects what the defense reports of its own work.
+    """
+
+    generator: torch.Generator = field(default_factory=lambda: unpredictable())
+    model: nn.Module | None = None
+    images: Tensor | None = None
+    labels: Tensor | None = None
+    telemetry: Telemetry = field(default_factory=dict)
+
+    def record(self, **values: float | int | str) -> None:
+        """Adds to the telemetry."""
+        self.telemetry.update(values)
+
+
+def unpredictable() -> torch.Generator:
+    """A generator that no one can repeat: two uploads never share their noise."""
+    drawn = torch.Generator()
+    drawn.seed()
+    return drawn
+
+
+class Defense(ABC):
+    """A defense uses one or two of its doors and leaves the others open.
+
+    Subclasses are frozen dataclasses of hyperparameters. They hold no random state: every draw
+    comes from ``side.generator``. The same object works in any training loop::
+
+        images = defense.on_images(images, side)    # before training
+        model = defense.on_model(model, side)       # the model the client trains
+        update = defense.on_update(update, side)    # before the upload
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    paper: ClassVar[str]
+    paper_attacks: ClassVar[tuple[str, ...]] = ()
+    """The attacks that this defense's paper measured it with."""
+
+    def misfits(self, model: nn.Module) -> list[str]:
+        """Why this defense cannot protect ``model``; empty where it can."""
+        return []
+
+    def validate(self, model: nn.Module) -> None:
+        """Raises :class:`DoesNotFit` with every reason why the model does not fit."""
+        reasons = self.misfits(model)
+        if reasons:
+            raise DoesNotFit(f"defense {self.name!r} does not fit the model: {'; '.join(reasons)}")
+
+    def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
+        """Images ``[n, C, H, W]`` in [0, 1] before the client trains on them."""
+        return images
+
+    def on_model(self, model: nn.Module, side: ClientSide | None = None) -> nn.Module:
+        """The model the client trains; the one it was given is never changed."""
+        return model
+
+    def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
+        """The update as the server will see it."""
+        return update
+
+    @property
+    def spec(self) -> DefenseSpec:
+        """Name and parameters."""
+        return DefenseSpec(self.name, parameters(self))
+
+    def __str__(self) -> str:
+        return str(self.spec)

@@ -1,0 +1,121 @@
+"""Victims' networks: the papers' small ones, timm's, torchvision's, and the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from keyhole.data.image_set import Size, parse_size
+from keyhole.errors import DoesNotFit, KeyholeError, one_line
+from keyhole.models import external
+from keyhole.models.lenet import lenet
+from keyhole.models.mlp import mlp
+from keyhole.models.resnet import resnet18
+from keyhole.models.vit_small import SmallViT
+from keyhole.models.weights import load_weights
+from keyhole.registry import unknown
+from keyhole.seeds import derive, seeded_globally
+
+__all__ = ["FAMILIES", "MODELS", "Architecture", "build", "load_weights"]
+
+Maker = Callable[..., nn.Module]
+"""Called with ``classes``, ``channels`` and ``image_size``."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A network that can be asked for by name."""
+
+    name: str
+    summary: str
+    paper: str
+    make: Maker
+
+
+DIA = "Scheliga et al. 2023 (DIA)"
+
+MODELS: dict[str, Architecture] = {
+    entry.name: entry
+    for entry in (
+        Architecture("mlp", "4 linear layers without bias, GELU", DIA, mlp),
+        Architecture("vit-small", "4 blocks, 256 dimensions, patch 4", DIA, SmallViT),
+        Architecture("lenet", "3 convolutions of 12 channels, sigmoid", "Zhao et al. 2020", lenet),
+        Architecture("resnet18", "ResNet-18, 3x3 stem, no max-pool", "He et al. 2016", resnet18),
+    )
+}
+
+FAMILIES: dict[str, tuple[str, Maker]] = {
+    "timm": ("any timm model by its name", external.timm_model),
+    "torchvision": ("any torchvision classifier by its name", external.torchvision_model),
+}
+
+
+def find(name: str) -> Maker:
+    """What makes the model called ``name``."""
+    if name in MODELS:
+        return MODELS[name].make
+    family, colon, rest = name.partition(":")
+    if colon and family in FAMILIES:
+        return partial(FAMILIES[family][1], rest)
+    if colon:
+        return partial(external.user_model, name)
+    known = [*MODELS, *(f"{f}:NAME" for f in FAMILIES), "package.module:callable"]
+    raise unknown("model", name, known)
+
+
+def build(
+    name: str,
+    *,
+    classes: int,
+    channels: int = 3,
+    image_size: int | Size = 32,
+    seed: int = 0,
+    weights: Path | None = None,
+) -> nn.Module:
+    """A model by name: initialised from ``seed``, or with weights from a safetensors file.
+
+    >>> model = build("mlp", classes=10, channels=1, image_size=28)
+    >>> sum(p.numel() for p in model.parameters())
+    930816
+    """
+    make = find(name)
+    size = parse_size(image_size)
+    assert size is not None
+    facts = f"{channels}x{size[0]}x{size[1]}"
+    with seeded_globally(derive(seed, "weights")):
+        try:
+            model = make(classes=classes, channels=channels, image_size=size)
+        except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+            raise DoesNotFit(
+                f"model {name!r} cannot be built for {facts} images ({one_line(error)})"
+            ) from None
+    if weights is not None:
+        load_weights(model, weights)
+    check_takes(model, name, (channels, *size), classes)
+    return model
+
+
+def check_takes(model: nn.Module, name: str, shape: tuple[int, int, int], classes: int) -> None:
+    """Raises :class:`DoesNotFit` unless ``model`` maps such an image to its classes' logits."""
+    training = model.training
+    facts = "x".join(str(n) for n in shape)
+    try:
+        with torch.no_grad():
+            like = next(model.parameters(), torch.zeros(0))
+            logits = model.eval()(torch.zeros(1, *shape).to(like))
+    except KeyholeError:
+        raise
+    except (RuntimeError, ValueError, AssertionError, TypeError, IndexError) as error:
+        raise DoesNotFit(
+            f"model {name!r} does not take {facts} images ({one_line(error)}): pass --image-size"
+        ) from None
+    finally:
+        model.train(training)
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[1] < classes:
+        got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        raise DoesNotFit(f"model {name!r} returns {got}, not logits for {classes} classes")

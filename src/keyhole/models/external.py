@@ -1,0 +1,99 @@
+"""Models that others define: timm, torchvision, and the user's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from keyhole.data.image_set import Size
+from keyhole.errors import DoesNotFit, UnknownName, one_line
+
+ACCEPTED = {
+    "classes": ("classes", "num_classes", "n_classes"),
+    "channels": ("channels", "in_channels", "in_chans"),
+    "image_size": ("image_size", "img_size"),
+}
+"""The argument names under which a user's callable may ask for what we know."""
+
+
+def timm_model(name: str, *, classes: int, channels: int, image_size: Size) -> nn.Module:
+    """``timm.create_model`` without pretrained weights, at the images' own size if it can be."""
+    import timm
+
+    if not timm.is_model(name):
+        near = difflib.get_close_matches(name, timm.list_models(), n=3, cutoff=0.6)
+        raise UnknownName(f"timm has no model {name!r}: {_suggest(near)}")
+    options: dict[str, Any] = {"num_classes": classes, "in_chans": channels}
+    model: nn.Module
+    try:
+        model = timm.create_model(name, img_size=image_size, **options)
+    except TypeError as error:
+        if "img_size" not in str(error):
+            raise
+        model = timm.create_model(name, **options)
+    return model
+
+
+def torchvision_model(name: str, *, classes: int, channels: int, image_size: Size) -> nn.Module:
+    """``torchvision.models.get_model`` without weights."""
+    from torchvision import models
+
+    names = models.list_models(module=models)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
+        raise UnknownName(f"torchvision has no model {name!r}: {_suggest(near)}")
+    if channels != 3:
+        raise DoesNotFit(
+            f"torchvision:{name} takes images of 3 channels, not {channels}: "
+            "choose another data set, or the timm model of that name"
+        )
+    options: dict[str, Any] = {"num_classes": classes}
+    if name.startswith("vit_"):
+        options["image_size"] = image_size[0]
+    if name in {"googlenet", "inception_v3"}:
+        options |= {"aux_logits": False, "init_weights": True}
+    model: nn.Module = models.get_model(name, weights=None, **options)
+    return model
+
+
+def user_model(path: str, *, classes: int, channels: int, image_size: Size) -> nn.Module:
+    """Calls ``package.module:callable``, handing it those of our facts that it has names for."""
+    module_name, _, attribute = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise UnknownName(
+            f"cannot import {module_name!r} ({one_line(error)}): a model of your own is named "
+            "package.module:callable and must be importable from here"
+        ) from None
+    make = getattr(module, attribute, None)
+    if not callable(make):
+        raise UnknownName(f"{module_name} has nothing to call by the name {attribute!r}")
+    facts = {"classes": classes, "channels": channels, "image_size": image_size}
+    model = make(**_asked_for(make, facts))
+    if not isinstance(model, nn.Module):
+        raise DoesNotFit(f"{path} returned {type(model).__name__}, not a torch.nn.Module")
+    return model
+
+
+def _asked_for(make: Callable[..., Any], facts: dict[str, Any]) -> dict[str, Any]:
+    names = inspect.signature(make).parameters
+    return {
+        alias: facts[key]
+        for key, aliases in ACCEPTED.items()
+        for alias in aliases
+        if alias in names
+    }
+
+
+def _suggest(near: list[str]) -> str:
+    return f"did you mean {' or '.join(near)}?" if near else "see its documentation for the names"

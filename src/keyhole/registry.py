@@ -1,0 +1,115 @@
+"""Things by name: ``gaussian(sigma=0.01)`` on the command line is ``Gaussian(sigma=0.01)``."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from keyhole.errors import BadValue, UnknownName
+
+T = TypeVar("T")
+
+
+def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    """The error for a name that does not exist; it suggests the nearest ones.
+
+    >>> str(unknown("defense", "gausian", ["gaussian", "pruning"]))
+    "unknown defense 'gausian': did you mean gaussian? Known: gaussian, pruning"
+    """
+    names = sorted(known)
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    listed = ", ".join(names) if len(names) <= 24 else f"{', '.join(names[:12])}, ..."
+    return UnknownName(f"unknown {kind} {name!r}: {hint}Known: {listed}")
+
+
+def split_names(text: str) -> list[str]:
+    """Splits at the commas that stand outside brackets.
+
+    >>> split_names("none, gaussian(sigma=0.1, clip=1),dropout")
+    ['none', 'gaussian(sigma=0.1, clip=1)', 'dropout']
+    """
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    parts.append(text[start:])
+    return [part.strip() for part in parts if part.strip()]
+
+
+def parse_call(text: str) -> tuple[str, dict[str, Any]]:
+    """Reads ``name`` or ``name(key=value, ...)``; values are Python literals.
+
+    >>> parse_call("gaussian(sigma=1e-3)")
+    ('gaussian', {'sigma': 0.001})
+    """
+    name, bracket, rest = text.strip().partition("(")
+    if not bracket:
+        return name, {}
+    try:
+        call = ast.parse(f"f({rest}", mode="eval").body
+        if not isinstance(call, ast.Call) or call.args:
+            raise ValueError("not a call with named arguments")
+        return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
+    except (SyntaxError, ValueError):
+        raise BadValue(f"cannot read {text!r}: write it as name(parameter=value, ...)") from None
+
+
+def parameters(thing: object) -> dict[str, Any]:
+    """The hyperparameters of a dataclass instance, by name."""
+    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
+        return {}
+    return {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
+
+
+def spell(name: str, values: dict[str, Any]) -> str:
+    """The text that parses back to this thing.
+
+    >>> spell("gaussian", {"sigma": 0.001, "clip": None})
+    'gaussian(sigma=0.001)'
+    """
+    inner = ", ".join(f"{key}={value!r}" for key, value in values.items() if value is not None)
+    return f"{name}({inner})" if inner else name
+
+
+class Registry(Generic[T]):
+    """The members of one room by the ``name`` each class carries."""
+
+    def __init__(self, kind: str, members: Iterable[type[T]]) -> None:
+        self.kind = kind
+        self._members: dict[str, type[T]] = {str(vars(m)["name"]): m for m in members}
+
+    def __iter__(self) -> Iterator[type[T]]:
+        return iter(self._members.values())
+
+    def names(self) -> list[str]:
+        return list(self._members)
+
+    def __getitem__(self, name: str) -> type[T]:
+        try:
+            return self._members[name]
+        except KeyError:
+            raise unknown(self.kind, name, self._members) from None
+
+    def parse(self, text: str) -> T:
+        """Makes the member that ``text`` names, with the parameters it gives."""
+        name, values = parse_call(text)
+        member = self[name]
+        fields = [f.name for f in dataclasses.fields(member)]  # type: ignore[arg-type]
+        for key in values:
+            if key not in fields:
+                raise unknown(f"parameter of {self.kind} {name}", key, fields or ["(none)"])
+        try:
+            return member(**values)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"]) or name
+            got = f"got {first['input']!r}"
+            raise BadValue(f"{self.kind} {name}: {where}: {first['msg'].lower()}, {got}") from None

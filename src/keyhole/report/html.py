@@ -1,0 +1,105 @@
+"""The self-contained page: no network, light and dark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from keyhole.audit.finding import Finding
+from keyhole.audit.run import AuditResult
+from keyhole.audit.scoring import READ_SSIM
+from keyhole.audit.store import Store
+from keyhole.audit.verdict import Verdict, how_bad
+from keyhole.metrics import METRICS
+from keyhole.report import view
+from keyhole.report.figures import LARGE, data_uri, sweep_plot
+
+SHOWN = 3
+"""Pictures a row, at most; the run folder holds more."""
+
+
+def render(result: AuditResult, *, title: str) -> str:
+    """The page as text."""
+    folder = resources.files("keyhole.report")
+    environment = Environment(autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
+    environment.globals.update(
+        METRICS=METRICS,
+        number=view.number,
+        interval=view.interval,
+        defense_name=view.defense_name,
+        attack_name=view.attack_name,
+        knows=view.knows,
+    )
+    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
+    return template.render(
+        title=title,
+        made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        style=(folder / "page.css").read_text(encoding="utf-8"),
+        sections=[_section(section, result.store) for section in view.sections(result)],
+        broken=sum(v.status == "broken" for v in result.verdicts),
+        verdicts=len(result.verdicts),
+        skipped=view.skipped_lines(result.skipped),
+        versions=result.findings[0].versions if result.findings else {},
+        device=result.findings[0].recipe.get("device", "") if result.findings else "",
+        read_ssim=READ_SSIM,
+    )
+
+
+def write(result: AuditResult, *, title: str) -> str:
+    """Writes ``report.html`` into the run folder; returns its path."""
+    assert result.store is not None
+    return str(result.store.write_text("report.html", render(result, title=title)))
+
+
+def _section(section: view.Section, store: Store | None) -> dict[str, Any]:
+    rows = [_row(finding, store) for finding in section.findings]
+    by_key = {(r["finding"].attack, r["finding"].attacker, r["defense"]): r for r in rows}
+    return {
+        "about": section,
+        "rows": rows,
+        "verdicts": [
+            {"about": v, "defense": view.defense_name(v.defense), "row": _evidence(v, by_key)}
+            for v in section.verdicts
+        ],
+        "plots": [
+            {
+                "caption": f"{defense} at growing {parameter}",
+                "svg": sweep_plot(section, lines),
+            }
+            for (defense, parameter), lines in view.sweeps(section).items()
+        ],
+    }
+
+
+def _row(finding: Finding, store: Store | None) -> dict[str, Any]:
+    found = view.pairs(store.pictures(finding.key)) if store is not None else []
+    return {
+        "finding": finding,
+        "defense": view.defense_name(finding.defense),
+        "pictures": [
+            {
+                "truth": data_uri(truth),
+                "seen": data_uri(seen),
+                "ssim": finding.metrics["ssim"].per_image[i * _batch(finding)],
+                "psnr": finding.metrics["psnr"].per_image[i * _batch(finding)],
+                "small": min(truth.shape[-2:]) < LARGE,
+            }
+            for i, (truth, seen) in enumerate(found[:SHOWN])
+        ],
+    }
+
+
+def _batch(finding: Finding) -> int:
+    """Only the first image of each client's batch is kept as a picture."""
+    return int(finding.recipe["batch_size"])
+
+
+def _evidence(verdict: Verdict, rows: dict[tuple[str, str, str], dict[str, Any]]) -> Any:
+    """The row that a verdict rests on: the worst attacker's, else the best try."""
+    defense = view.defense_name(verdict.defense)
+    mine = [r for (_, _, d), r in rows.items() if d == defense and r["pictures"]]
+    return max(mine, key=lambda r: how_bad(r["finding"]), default=None)

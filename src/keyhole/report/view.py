@@ -1,0 +1,184 @@
+"""What a report shows, worked out before any page or table is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from keyhole.attacks import ATTACKS
+from keyhole.audit.finding import Finding
+from keyhole.audit.run import AuditResult
+from keyhole.audit.scene import Skipped
+from keyhole.audit.verdict import Verdict
+from keyhole.defenses import DEFENSES
+from keyhole.metrics import METRICS, Metric, Summary
+from keyhole.registry import parameters, spell
+from keyhole.threat import Attacker
+
+DIGITS = {"mse": 4, "psnr": 1, "ssim": 3, "lpips": 3, "fft2d": 4}
+SHARES = {"reid", "read", "labels"}
+
+
+@dataclass(frozen=True)
+class Section:
+    """One model on one data set: its verdicts and all rows, in the order of the audit."""
+
+    model: str
+    data: str
+    findings: tuple[Finding, ...]
+    verdicts: tuple[Verdict, ...]
+
+    @property
+    def metrics(self) -> list[Metric]:
+        """The metrics that any row of this section has."""
+        present = {name for f in self.findings for name in f.metrics}
+        return [metric for name, metric in METRICS.items() if name in present]
+
+    @property
+    def baselines(self) -> dict[str, dict[str, float]]:
+        return next((f.baselines for f in self.findings if f.baselines), {})
+
+    @property
+    def facts(self) -> str:
+        """Who was attacked, in one line."""
+        first = self.findings[0]
+        recipe = first.recipe
+        counts = sorted({f.victims for f in self.findings})
+        clients = " and ".join(str(n) for n in counts)
+        batch = recipe["batch_size"]
+        images = "one image" if batch == 1 else f"{batch} images"
+        size = "x".join(str(n) for n in recipe["image_size"])
+        shared = (
+            "the gradient of one step"
+            if recipe["lr"] is None
+            else f"weights after {recipe['steps']} step(s) of SGD, lr {recipe['lr']}"
+        )
+        start = "given weights" if recipe["weights"] else f"random weights (seed {recipe['seed']})"
+        return f"{clients} clients of {images} each, {size} px; {start}; each shares {shared}"
+
+
+def sections(result: AuditResult) -> list[Section]:
+    """The result by model and data set."""
+    order = list(dict.fromkeys((f.model, f.data) for f in result.findings))
+    return [
+        Section(
+            model,
+            data,
+            tuple(f for f in result.findings if (f.model, f.data) == (model, data)),
+            tuple(v for v in result.verdicts if (v.model, v.data) == (model, data)),
+        )
+        for model, data in order
+    ]
+
+
+def defense_name(defense: dict[str, Any]) -> str:
+    """A defense as it would be asked for, its numbers in any case.
+
+    >>> defense_name({"name": "pruning", "parameters": {"ratio": 0.9, "scope": "tensor"}})
+    'pruning(ratio=0.9)'
+    """
+    usual = parameters(DEFENSES[defense["name"]]())
+    chosen = {
+        k: v for k, v in defense["parameters"].items() if v != usual[k] or not isinstance(v, str)
+    }
+    return spell(defense["name"], chosen)
+
+
+def attack_name(finding: Finding) -> str:
+    """An attack with those of its parameters that are not the usual ones."""
+    usual = parameters(ATTACKS[finding.attack]())
+    chosen = {k: v for k, v in finding.attack_parameters.items() if v != usual[k]}
+    return spell(finding.attack, chosen)
+
+
+def number(metric: str, value: float) -> str:
+    """A value as a reader wants it.
+
+    >>> number("psnr", 26.349), number("reid", 0.5), number("mse", 3.2e-13)
+    ('26.3', '50%', '3e-13')
+    """
+    if metric in SHARES:
+        return f"{value:.0%}"
+    if 0 < abs(value) < 0.5 * 10 ** -DIGITS[metric]:
+        return f"{value:.0e}"
+    return f"{value:.{DIGITS[metric]}f}"
+
+
+def interval(metric: str, summary: Summary) -> str:
+    """The mean's 95% interval; nothing where all images agree."""
+    low, high = number(metric, summary.low), number(metric, summary.high)
+    return "" if low == high else f"{low} – {high}"
+
+
+def knows(finding: Finding) -> str:
+    """What this attacker knew, in words."""
+    words = []
+    if finding.knowledge["defense"] is not None:
+        words.append("knew the defense")
+    if finding.knowledge["labels"]:
+        words.append("was given the labels")
+    if not finding.honest:
+        words.append(f"altered the model: {finding.knowledge['altered_model']}")
+    return ", ".join(words) or "knew model and update only"
+
+
+def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
+    """One line for each attack that did not apply, whatever the defense."""
+    return list(dict.fromkeys(f"{s.attack} on {s.model}: {s.why}" for s in skipped))
+
+
+def attacker_order(finding: Finding) -> int:
+    return [a.value for a in Attacker].index(finding.attacker)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One defense at several strengths before one attacker: values of one parameter and scores."""
+
+    defense: str
+    parameter: str
+    attack: str
+    attacker: str
+    values: tuple[float, ...]
+    scores: tuple[Finding, ...]
+
+
+def sweeps(section: Section) -> dict[tuple[str, str], list[Sweep]]:
+    """Defenses that were tried at three or more values of one parameter, all else equal."""
+    found: dict[tuple[str, str], list[Sweep]] = {}
+    groups: dict[tuple[str, str, str, str], list[Finding]] = {}
+    for f in section.findings:
+        if "psnr" not in f.metrics:
+            continue
+        for name, value in f.defense["parameters"].items():
+            if not isinstance(value, int | float) or isinstance(value, bool):
+                continue
+            others = {k: v for k, v in f.defense["parameters"].items() if k != name}
+            kind = (f"{f.defense['name']} {others}", name, f.attack, f.attacker)
+            groups.setdefault(kind, []).append(f)
+    for (_, name, attack, attacker), members in groups.items():
+        members = sorted(members, key=lambda f: float(f.defense["parameters"][name]))
+        values = tuple(float(f.defense["parameters"][name]) for f in members)
+        if len(set(values)) < 3:
+            continue
+        defense = str(members[0].defense["name"])
+        sweep = Sweep(defense, name, attack, attacker, values, tuple(members))
+        found.setdefault((defense, name), []).append(sweep)
+    return found
+
+
+def undefended(section: Section, attack: str) -> Finding | None:
+    """The same attack without a defense."""
+    return next(
+        (f for f in section.findings if f.attack == attack and f.defense["name"] == "none"), None
+    )
+
+
+def pairs(pictures: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Original and what was seen of it, uint8 ``[C, H, W]`` each."""
+    if not pictures:
+        return []
+    return list(zip(pictures["truth"], pictures["seen"], strict=True))

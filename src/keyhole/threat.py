@@ -1,0 +1,113 @@
+"""What the attacker is given. Nothing of the truth can be reached from here.
+
+An :class:`Observation` is what the server saw: the model it sent out and the update it got back.
+Its :class:`Knowledge` is what else the attacker is assumed to know. Both are made of plain values
+and detached copies: no autograd graph, no hook, no generator leads back to the client.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from keyhole.defenses.base import DefenseSpec
+from keyhole.update import Update
+
+
+class Attacker(StrEnum):
+    """Who attacks: the verdict on a defense is the worst of the three."""
+
+    NAIVE = "naive"
+    """does not know that there is a defense"""
+    PAPER = "paper"
+    """attacks as the defense's or the attack's paper did"""
+    ADAPTIVE = "adaptive"
+    """knows the defense and its parameters, and uses that"""
+
+
+@dataclass(frozen=True)
+class Knowledge:
+    """What the attacker knows besides what the server saw.
+
+    ``mean`` and ``std`` are part of the training recipe that server and clients share.
+    """
+
+    shape: tuple[int, int, int]
+    classes: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    batch_size: int = 1
+    labels: Tensor | None = None
+    defense: DefenseSpec | None = None
+    checkpoint_epoch: int = 0
+    altered_model: str | None = None
+    """What a malicious server changed in the model before sending it out; None: it is honest."""
+
+    def box(self, like: Tensor) -> tuple[Tensor, Tensor]:
+        """The least and greatest model input a pixel can have, each ``[C, 1, 1]``."""
+        mean = torch.tensor(self.mean).to(like).view(-1, 1, 1)
+        std = torch.tensor(self.std).to(like).view(-1, 1, 1)
+        return (0 - mean) / std, (1 - mean) / std
+
+    def summary(self) -> dict[str, Any]:
+        """What was known, in plain words and values, for the record."""
+        return {
+            "labels": self.labels is not None,
+            "batch_size": self.batch_size,
+            "input": list(self.shape),
+            "normalisation": True,
+            "defense": None if self.defense is None else str(self.defense),
+            "checkpoint_epoch": self.checkpoint_epoch,
+            "server": "honest but curious" if self.altered_model is None else "malicious",
+            "altered_model": self.altered_model,
+        }
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What the server saw of one client: the global model it sent, the update it received.
+
+    Made by :class:`Server`, which sees to it that nothing else comes along.
+    """
+
+    model: nn.Module
+    update: Update
+    knowledge: Knowledge
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+
+class Server:
+    """The curious server: sends one global model out and looks at the updates that come back.
+
+    All its observations share one copy of the model: weights only, evaluation mode, no gradients.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.sent = copy.deepcopy(model).eval().requires_grad_(False)
+        for parameter in self.sent.parameters():
+            parameter.grad = None
+        for module in self.sent.modules():
+            drop_hooks(module)
+
+    def receive(self, update: Update, knowledge: Knowledge) -> Observation:
+        """Records an update, detached from whatever the client computed it with."""
+        update.check().check_against(self.sent.state_dict())
+        change = {name: tensor.detach().clone() for name, tensor in update.change.items()}
+        return Observation(self.sent, replace(update, change=change), knowledge)
+
+
+def drop_hooks(module: nn.Module) -> None:
+    """Removes hooks that may remember what they saw; torch's own, which a layer needs, stay."""
+    for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
+        hooks = getattr(module, kind)
+        for number, hook in list(hooks.items()):
+            if not type(hook).__module__.startswith("torch."):
+                del hooks[number]

@@ -1,0 +1,59 @@
+from pathlib import Path
+
+import pytest
+
+from keyhole.audit.plan import Plan, Stage, checked, read_plan, tour
+from keyhole.errors import BadValue, UnknownName
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "plan.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_plan_file_gives_its_stages(tmp_path):
+    plan = read_plan(
+        write(
+            tmp_path,
+            'seed = 3\n[[stage]]\nmodel = "lenet"\ndefenses = "none, gaussian(sigma=0.1, clip=1)"\n'
+            '[[stage]]\ndata = "digits"\n',
+        )
+    )
+    assert plan.seed == 3
+    assert plan.stage[0].defenses == ("none", "gaussian(sigma=0.1, clip=1)")
+    assert (plan.stage[1].model, plan.stage[1].data) == ("mlp", "digits")
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "words"),
+    [
+        ('[[stage]]\nmodle = "mlp"\n', UnknownName, "did you mean model"),
+        ("sed = 1\n", UnknownName, "did you mean seed"),
+        ("[[stage]]\nvictims = 0\n", BadValue, "victims"),
+        ("seed = 1\n", BadValue, "stage"),
+        ("[[stage\n", BadValue, "cannot be read as TOML"),
+    ],
+)
+def test_a_bad_plan_file_is_explained_in_one_line(tmp_path, text, error, words):
+    with pytest.raises(error, match=words) as raised:
+        read_plan(write(tmp_path, text))
+    assert "\n" not in str(raised.value)
+
+
+def test_overrides_reach_every_stage_and_leave_the_rest():
+    plan = tour().with_all(victims=2, seed=7, lr=None)
+    assert {stage.victims for stage in plan.stage} == {2}
+    assert plan.seed == 7
+    assert [s.model for s in plan.stage] == [s.model for s in tour().stage]
+
+
+def test_the_digest_tells_plans_apart():
+    one = Plan(stage=(Stage(),))
+    assert one.digest == Plan(stage=(Stage(),)).digest
+    assert one.digest != Plan(seed=1, stage=(Stage(),)).digest
+
+
+def test_an_override_is_checked_like_a_value_in_the_file():
+    with pytest.raises(BadValue, match="batch-size"):
+        checked(Stage, {"batch_size": -1})

@@ -1,0 +1,104 @@
+import pytest
+import torch
+from torch import nn
+
+import keyhole
+from keyhole.audit.cast import cast, choose_victims, fingerprint
+from keyhole.audit.plan import Stage
+from keyhole.audit.scene import scenes
+from keyhole.errors import BadValue, DoesNotFit
+from keyhole.threat import Attacker
+
+
+def rows(stage: Stage) -> list[tuple[str, str, str]]:
+    return [
+        (scene.defense.name, row.attack.name, row.attacker.value)
+        for scene in scenes(cast(stage, seed=0))
+        for row in scene.rows
+    ]
+
+
+def test_every_defense_meets_a_naive_and_where_there_is_one_an_adaptive_attacker():
+    stage = Stage(data="digits", defenses=("none", "pruning", "dropout"), attacks=("linear",))
+    assert rows(stage) == [
+        ("none", "linear", "naive"),
+        ("pruning", "linear", "naive"),
+        ("pruning", "linear", "adaptive"),
+        ("dropout", "linear", "naive"),
+    ]
+
+
+def test_only_attackers_who_know_the_defense_are_told_of_it():
+    made = cast(Stage(data="digits", defenses=("gaussian",)), seed=0)
+    defense, attack = made.defenses[0], made.attacks[0]
+    told = {
+        who: made.knowledge(defense, attack, who, torch.tensor([1])).defense for who in Attacker
+    }
+    assert told[Attacker.NAIVE] is None
+    assert told[Attacker.ADAPTIVE] == defense.spec
+    assert made.knowledge(defense, attack, Attacker.NAIVE, torch.tensor([1])).labels is None
+
+
+def test_auto_leaves_out_attacks_that_alter_the_model_and_says_what_did_not_apply():
+    made = cast(Stage(model="vit-small", data="digits", image_size=8), seed=0)
+    (scene,) = scenes(made)
+    assert [row.attack.name for row in scene.rows] == ["patch-lstsq", "labels"]
+    assert [s.attack for s in scene.skipped] == ["linear"]
+    assert "fully connected" in scene.skipped[0].why
+
+
+def test_an_attack_that_alters_the_model_gets_a_server_of_its_own():
+    stage = Stage(model="vit-small", data="digits", image_size=8, attacks=("patch-lstsq", "april"))
+    honest, malicious = scenes(cast(stage, seed=0))
+    assert honest.server is not malicious.server
+    assert malicious.knowledge(malicious.rows[0], torch.tensor([0])).altered_model
+    assert honest.knowledge(honest.rows[0], torch.tensor([0])).altered_model is None
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        (Stage(model="lenet", attacks=("linear",)), "does not apply to 'lenet'.*convolution"),
+        (Stage(victims=201), "has 200 images"),
+        (Stage(data="digits", image_size=4), "too small to judge"),
+        (Stage(steps=2), "pass --lr"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_runs(stage, words):
+    with pytest.raises(DoesNotFit, match=words):
+        scenes(cast(stage, seed=0))
+
+
+def test_auto_stands_alone():
+    with pytest.raises(BadValue, match="auto"):
+        cast(Stage(attacks=("auto", "linear")), seed=0)
+
+
+@pytest.mark.parametrize("name", ["digits", "faces", "photos"])
+def test_no_public_image_is_a_victim_or_of_a_victims_group(name):
+    data = keyhole.data.load(name, image_size=16)
+    victims, public = choose_victims(data, 3, 2, seed=1)
+    private = [i for batch in victims for i in batch]
+    assert len(set(private)) == 6
+    assert public
+    assert not set(private) & set(public)
+    if data.groups is not None:
+        assert not set(data.groups[private].tolist()) & set(data.groups[list(public)].tolist())
+
+
+def test_curated_sets_show_their_first_images_and_others_are_drawn_by_seed():
+    faces, digits = keyhole.data.load("faces"), keyhole.data.load("digits")
+    assert choose_victims(faces, 3, 1, seed=5)[0] == ((0,), (1,), (2,))
+    assert choose_victims(digits, 3, 1, seed=5) == choose_victims(digits, 3, 1, seed=5)
+    assert choose_victims(digits, 3, 1, seed=5)[0] != choose_victims(digits, 3, 1, seed=6)[0]
+
+
+def test_the_fingerprint_follows_weights_and_images():
+    data = keyhole.data.load("digits")
+    model = nn.Linear(3, 2)
+    before = fingerprint(model, data, ((0,),))
+    assert before == fingerprint(model, data, ((0,),))
+    assert before != fingerprint(model, data, ((1,),))
+    with torch.no_grad():
+        model.weight[0, 0] += 1
+    assert before != fingerprint(model, data, ((0,),))

@@ -1,0 +1,128 @@
+"""What the whole suite shares: the data folder, and a client under attack in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+from torch import Tensor, nn
+
+from keyhole.attacks import Reconstruction
+from keyhole.data import ImageSet, denormalise
+from keyhole.defenses import Defense, NoDefense
+from keyhole.federation import LocalTraining, defended_update
+from keyhole.metrics import psnr
+from keyhole.seeds import generator
+from keyhole.threat import Knowledge, Observation, Server
+
+settings.register_profile(
+    "keyhole", deadline=None, derandomize=True, database=None, max_examples=50
+)
+settings.load_profile("keyhole")
+
+BESIDE_THE_REPOSITORY = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA_DIR = Path(os.environ.get("KEYHOLE_DATA") or BESIDE_THE_REPOSITORY).expanduser()
+
+
+@pytest.fixture(autouse=True)
+def _the_same_draws_every_time() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture
+def data_dir() -> Path:
+    """The folder of file-based data sets; the test is skipped where there is none."""
+    if not DATA_DIR.is_dir():
+        pytest.skip("needs the shared data: name its folder in KEYHOLE_DATA")
+    return DATA_DIR
+
+
+@pytest.fixture
+def no_data_dir(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is found through the environment."""
+    monkeypatch.delenv("KEYHOLE_DATA", raising=False)
+
+
+@dataclass(frozen=True)
+class Victim:
+    """A client's secrets beside what the server saw of it."""
+
+    observation: Observation
+    images: Tensor
+    labels: Tensor
+    data: ImageSet
+
+    @property
+    def unaware(self) -> Observation:
+        """The same observation in the eyes of an attacker who does not know the defense."""
+        knowledge = replace(self.observation.knowledge, defense=None)
+        return replace(self.observation, knowledge=knowledge)
+
+    def pixels(self, found: Reconstruction) -> Tensor:
+        """What was reconstructed, clamped to [0, 1]."""
+        assert found.images is not None
+        return denormalise(found.images.double(), self.data.mean, self.data.std).clamp(0, 1)
+
+    def decibels(self, found: Reconstruction) -> float:
+        """PSNR of the reconstruction of a single image."""
+        return float(psnr(self.pixels(found), self.images, data_range=1.0))
+
+    def best_decibels(self, found: Reconstruction) -> list[float]:
+        """For each private image the PSNR of the reconstruction most like it."""
+        pixels = self.pixels(found)
+        return [
+            float(psnr(pixels, image.expand_as(pixels), data_range=1.0).max())
+            for image in self.images
+        ]
+
+
+Observe = Callable[..., Victim]
+
+
+@pytest.fixture(scope="session")
+def observe() -> Observe:
+    """Lets a client train on ``data[indices]`` under ``defense`` and records what a server sees."""
+
+    def run(
+        model: nn.Module,
+        data: ImageSet,
+        indices: Sequence[int],
+        defense: Defense | None = None,
+        *,
+        training: LocalTraining | None = None,
+        seed: int = 0,
+    ) -> Victim:
+        defense = defense or NoDefense()
+        images, labels = data.images(indices), data.labels[list(indices)]
+        update, _ = defended_update(
+            model,
+            images,
+            labels,
+            data=data,
+            defense=defense,
+            generator=generator(seed, "client", *indices),
+            training=training,
+        )
+        knowledge = Knowledge(
+            shape=data.shape,
+            classes=len(data.classes),
+            mean=data.mean,
+            std=data.std,
+            batch_size=len(images),
+            defense=defense.spec,
+        )
+        return Victim(Server(model).receive(update, knowledge), images, labels, data)
+
+    return run
+
+
+@pytest.fixture
+def same_rng() -> Callable[[], bool]:
+    """Tells whether torch's global generator is still where it was when the test began."""
+    before = torch.get_rng_state()
+    return lambda: torch.equal(torch.get_rng_state(), before)

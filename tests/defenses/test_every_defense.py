@@ -1,0 +1,97 @@
+"""What holds for every defense, whichever doors it uses."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from keyhole.data import load
+from keyhole.defenses import DEFENSES, ClientSide, Defense, NoDefense
+from keyhole.federation import defended_update
+from keyhole.models import build
+from keyhole.seeds import generator
+from keyhole.update import Update
+
+OFF = ["none", "gaussian(sigma=0)", "pruning(ratio=0)", "dropout(p=0)"]
+EVERY = [member() for member in DEFENSES]
+digits = load("digits")
+
+
+@pytest.fixture(scope="module")
+def model() -> nn.Module:
+    return build("vit-small", classes=10, channels=1, image_size=8)
+
+
+def updated(model: nn.Module, defense: Defense, seed: int = 0) -> Update:
+    images, labels = digits.images([1, 2]), digits.labels[[1, 2]]
+    return defended_update(
+        model, images, labels, data=digits, defense=defense, generator=generator(seed)
+    )[0]
+
+
+def equal(one: Update, two: Update) -> bool:
+    return all(torch.equal(one.change[n], two.change[n]) for n in one.change | two.change)
+
+
+def test_every_defense_can_be_switched_off_here() -> None:
+    assert {text.partition("(")[0] for text in OFF} == set(DEFENSES.names())
+
+
+@pytest.mark.parametrize("text", OFF)
+def test_a_defense_at_zero_changes_nothing_bit_for_bit(model: nn.Module, text: str) -> None:
+    assert equal(updated(model, DEFENSES.parse(text)), updated(model, NoDefense()))
+
+
+@pytest.mark.parametrize("defense", [d for d in EVERY if d.name != "none"], ids=str)
+def test_a_defense_changes_what_the_server_sees(model: nn.Module, defense: Defense) -> None:
+    assert not equal(updated(model, defense), updated(model, NoDefense()))
+
+
+@pytest.mark.parametrize("defense", EVERY, ids=str)
+def test_the_seed_decides_what_the_server_sees(
+    model: nn.Module, defense: Defense, same_rng: Callable[[], bool]
+) -> None:
+    assert equal(updated(model, defense, 3), updated(model, defense, 3))
+    assert same_rng()
+
+
+@pytest.mark.parametrize("defense", EVERY, ids=str)
+def test_names_shapes_and_types_stay(model: nn.Module, defense: Defense) -> None:
+    own = dict(model.named_parameters())
+    seen = updated(model, defense).change
+    assert {n: (t.shape, t.dtype) for n, t in seen.items()} == {
+        n: (t.shape, t.dtype) for n, t in own.items()
+    }
+
+
+@pytest.mark.parametrize("defense", EVERY, ids=str)
+def test_the_model_and_the_images_are_left_alone(model: nn.Module, defense: Defense) -> None:
+    before, images = copy.deepcopy(model.state_dict()), digits.images([1])
+    rates = [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
+    side = ClientSide(images=images, model=model)
+    defense.on_images(images, side)
+    defense.on_model(model, side)
+    assert torch.equal(images, digits.images([1]))
+    assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
+    assert rates == [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
+
+
+@pytest.mark.parametrize("defense", EVERY, ids=str)
+def test_a_defense_is_a_frozen_record_that_spells_itself(defense: Defense) -> None:
+    assert DEFENSES.parse(str(defense)) == defense
+    assert defense.spec.name == defense.name
+    for field in dataclasses.fields(defense):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(defense, field.name, None)
+
+
+@pytest.mark.parametrize("member", list(DEFENSES), ids=lambda m: m.name)
+def test_a_defense_says_what_it_is(member: type[Any]) -> None:
+    assert member.summary
+    assert member.name == "none" or member.paper

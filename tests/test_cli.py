@@ -1,0 +1,207 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from keyhole import cli
+
+
+@pytest.fixture
+def keyhole(tmp_path, monkeypatch, capsys):
+    """Runs the command line in an empty folder; gives exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KEYHOLE_DATA", raising=False)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["keyhole", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        captured = capsys.readouterr()
+        return stopped.value.code or 0, captured.out, captured.err
+
+    return run
+
+
+SMALL = ("audit", "--model", "mlp", "--data", "digits", "--attack", "linear", "--victims", "2")
+
+
+def test_json_is_one_object_and_nothing_else(keyhole):
+    code, out, err = keyhole(*SMALL, "--defense", "none,gaussian(sigma=10)", "--json")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert {"findings", "verdicts", "run"} <= set(found)
+    assert [v["status"] for v in found["verdicts"]] == ["broken", "not broken"]
+    assert found["verdicts"][0]["by"] == "linear (naive)"
+    assert found["findings"][0]["defense"] == {"name": "none", "parameters": {}}
+
+
+def test_the_run_folder_holds_the_page_and_can_be_shown_again(keyhole, tmp_path):
+    code, out, _ = keyhole(*SMALL, "--out", "runs/demo")
+    assert code == 0
+    assert "broken by linear (naive): 2 of 2 images read" in out
+    page = tmp_path / "runs" / "demo" / "report.html"
+    assert str(page.relative_to(tmp_path)) in out
+    page.unlink()
+    code, out, _ = keyhole("report", "runs/demo")
+    assert code == 0
+    assert "broken by linear (naive)" in out
+    assert page.exists()
+    code, out, _ = keyhole("report", "runs/demo", "--json")
+    assert len(json.loads(out)["findings"]) == 1
+
+
+def test_the_same_command_continues_in_the_same_folder(keyhole):
+    first = json.loads(keyhole(*SMALL, "--json")[1])
+    second = json.loads(keyhole(*SMALL, "--json")[1])
+    assert first == second
+
+
+def test_a_plan_file_and_options_go_together(keyhole, tmp_path):
+    (tmp_path / "plan.toml").write_text('[[stage]]\ndata = "digits"\nattacks = ["linear"]\n')
+    found = json.loads(keyhole("audit", "plan.toml", "--victims", "1", "--json")[1])
+    assert [(f["data"], f["victims"]) for f in found["findings"]] == [("digits", 1)]
+
+
+def test_every_model_meets_every_data_set(keyhole):
+    found = json.loads(
+        keyhole(
+            *("audit", "--model", "mlp,lenet", "--data", "digits,faces", "--attack", "labels"),
+            *("--victims", "1", "--json"),
+        )[1]
+    )
+    pairs = [(f["model"], f["data"]) for f in found["findings"]]
+    assert pairs == [("mlp", "digits"), ("mlp", "faces"), ("lenet", "digits"), ("lenet", "faces")]
+
+
+def test_list_names_everything(keyhole):
+    rooms = json.loads(keyhole("list", "--json")[1])
+    assert set(rooms) == {"attacks", "defenses", "models", "data", "metrics"}
+    assert {"linear", "april", "patch-lstsq", "labels"} <= {a["name"] for a in rooms["attacks"]}
+    assert all(a["paper"] and a["needs"] and a["summary"] for a in rooms["attacks"])
+    out = keyhole("list")[1]
+    for entries in rooms.values():
+        assert all(entry["name"] in out for entry in entries)
+
+
+@pytest.fixture
+def bad_files(tmp_path):
+    for folder in ("broken", "mixed"):
+        (tmp_path / folder).mkdir()
+    picture = Image.fromarray(np.zeros((32, 32, 3), np.uint8))
+    picture.save(tmp_path / "broken" / "good.png")
+    (tmp_path / "broken" / "bad.png").write_bytes(b"\x89PNG nonsense")
+    picture.save(tmp_path / "mixed" / "a.png")
+    picture.resize((40, 30)).save(tmp_path / "mixed" / "b.png")
+    save_file({"a": torch.zeros(2)}, tmp_path / "other.safetensors")
+    torch.save({"a": torch.zeros(2)}, tmp_path / "pickle.pt")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes.txt").write_text("mine")
+    (tmp_path / "file").write_text("not a folder")
+
+
+@pytest.mark.usefixtures("bad_files")
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--model", "mpl"], "did you mean mlp"),
+        (["--defense", "gausian"], "did you mean gaussian"),
+        (["--defense", "gaussian(sgma=1)"], "did you mean sigma"),
+        (["--defense", "gaussian(sigma=-1)"], "greater than or equal to 0"),
+        (["--defense", "gaussian(sigma=x"], "name(parameter=value"),
+        (["--defense", "pruning(ratio='much')"], "ratio"),
+        (["--attack", "liner"], "did you mean linear"),
+        (["--data", "digts"], "did you mean digits"),
+        (["--data", "mnist"], "--data-dir or KEYHOLE_DATA"),
+        (["--data", "mnist", "--data-dir", "nowhere"], "does not exist"),
+        (["--data", "mnist", "--data-dir", "."], "train-images-idx3-ubyte"),
+        (["--data", "broken"], "bad.png"),
+        (["--data", "mixed"], "pass --image-size"),
+        (["--data", "./nowhere"], "not a folder"),
+        (["--model", "lenet", "--attack", "linear"], "convolution whose windows overlap"),
+        (["--model", "lenet", "--attack", "patch-lstsq"], "position embeddings"),
+        (["--model", "vit-small"], "pass --image-size 24x24"),
+        (["--model", "timm:vit_tny_patch16_224"], "did you mean vit_tiny_patch16_224"),
+        (["--model", "torchvision:resnet18"], "3 channels"),
+        (["--model", "nowhere.mod:build"], "must be importable"),
+        (["--weights", "other.safetensors"], "another model's weights"),
+        (["--weights", "pickle.pt"], "not a safetensors file"),
+        (["--weights", "nothing.safetensors"], "does not exist"),
+        (["--out", "file/run"], "choose another --out"),
+        (["--out", "folder"], "holds other files"),
+        (["--victims", "0"], "victims"),
+        (["--victims", "900"], "has 200 images"),
+        (["--steps", "2"], "pass --lr"),
+        (["--image-size", "3xx"], "image size"),
+        (["--image-size", "5"], "too small"),
+        (["--client-mode", "sleep"], "client-mode"),
+        (["--device", "abacus"], "unknown device"),
+        (["missing.toml"], "does not exist"),
+    ],
+)
+def test_bad_input_gets_one_clear_line_and_leaves_nothing(keyhole, tmp_path, arguments, words):
+    before = sorted(tmp_path.rglob("*"))
+    code, out, err = keyhole(
+        "audit", *(arguments if "missing" in arguments[0] else model(arguments))
+    )
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert err.startswith("keyhole: ")
+    assert err.count("\n") == 1
+    assert [p for p in sorted(tmp_path.rglob("*")) if p.name != "runs"] == before
+
+
+def model(arguments: list[str]) -> list[str]:
+    """The options with a model, so that no case falls back to the tour."""
+    return arguments if "--model" in arguments else ["--model", "mlp", *arguments]
+
+
+def test_weights_that_are_not_finite_are_refused(keyhole, tmp_path):
+    from keyhole.models import build
+
+    weights = build("mlp", classes=10, channels=1, image_size=8).state_dict()
+    weights["1.weight"][0, 0] = float("nan")
+    save_file(weights, tmp_path / "nan.safetensors")
+    code, _, err = keyhole(*SMALL, "--weights", "nan.safetensors")
+    assert code == 2
+    assert "NaN" in err
+
+
+def test_report_of_something_else_is_refused(keyhole):
+    code, _, err = keyhole("report", "nowhere")
+    assert code == 2
+    assert "not the folder of an audit" in err
+
+
+def test_python_dash_m_works():
+    found = subprocess.run(
+        [sys.executable, "-m", "keyhole", "--help"], capture_output=True, text=True, check=True
+    )
+    assert "audit" in found.stdout
+
+
+def test_an_audit_killed_for_good_is_continued(tmp_path):
+    command = [sys.executable, "-m", "keyhole", "audit", "--model", "mlp", "--data", "digits"]
+    command += ["--attack", "linear", "--victims", "96", "--out", str(tmp_path / "run"), "--json"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    chunks = tmp_path / "run" / "chunks"
+    deadline = time.monotonic() + 60
+    while not (chunks.is_dir() and any(chunks.glob("*.json"))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert any(chunks.glob("*.json"))
+    assert not list((tmp_path / "run" / "findings").glob("*.json"))
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    (finding,) = json.loads(done.stdout)["findings"]
+    assert len(finding["metrics"]["psnr"]["per_image"]) == 96
+    assert finding["metrics"]["read"]["mean"] == 1.0

@@ -1,0 +1,126 @@
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+
+from keyhole.errors import BadValue, UnknownName, one_line
+from keyhole.registry import Registry, parameters, parse_call, spell, split_names, unknown
+
+
+@checked(frozen=True, kw_only=True)
+class Lock:
+    name: ClassVar[str] = "lock"
+    pins: Annotated[int, Field(ge=1)] = 5
+    maker: str | None = None
+
+
+@checked(frozen=True, kw_only=True)
+class Latch:
+    name: ClassVar[str] = "latch"
+
+
+@pytest.fixture
+def doors() -> Registry[Any]:
+    return Registry("door", [Lock, Latch])
+
+
+def test_a_name_alone_makes_the_member_with_its_defaults(doors: Registry[Any]) -> None:
+    assert doors.parse("lock") == Lock()
+    assert doors.parse(" latch ") == Latch()
+
+
+def test_parameters_are_read_as_literals(doors: Registry[Any]) -> None:
+    assert doors.parse("lock(pins=7, maker='Chubb')") == Lock(pins=7, maker="Chubb")
+
+
+def test_a_misspelt_name_is_met_with_the_nearest_ones(doors: Registry[Any]) -> None:
+    with pytest.raises(UnknownName, match=r"unknown door 'lokc': did you mean lock\?.*latch"):
+        doors.parse("lokc")
+
+
+def test_a_misspelt_parameter_is_met_with_the_nearest_one(doors: Registry[Any]) -> None:
+    with pytest.raises(UnknownName, match=r"parameter of door lock 'pin': did you mean pins\?"):
+        doors.parse("lock(pin=3)")
+
+
+def test_a_parameter_for_one_that_takes_none_is_refused(doors: Registry[Any]) -> None:
+    with pytest.raises(UnknownName, match=r"parameter of door latch 'pins'"):
+        doors.parse("latch(pins=3)")
+
+
+@pytest.mark.parametrize("value", ["0", "'many'", "[1]"])
+def test_a_bad_value_is_told_in_one_line(doors: Registry[Any], value: str) -> None:
+    with pytest.raises(BadValue, match=r"door lock: pins: .*got") as raised:
+        doors.parse(f"lock(pins={value})")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["lock(", "lock(pins", "lock(3)", "lock(pins=open('x'))", "lock(pins=3) + 1"]
+)
+def test_what_is_not_a_call_with_literals_is_refused(text: str) -> None:
+    with pytest.raises(BadValue, match="cannot read"):
+        parse_call(text)
+
+
+def test_no_code_is_run_while_parsing() -> None:
+    with pytest.raises(BadValue):
+        parse_call("lock(pins=__import__('os').getpid())")
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-z]{1,8}", fullmatch=True).filter(str.isidentifier).map("p_".__add__),
+        st.one_of(
+            st.integers(),
+            st.booleans(),
+            st.floats(allow_nan=False, allow_infinity=False),
+            st.text(max_size=12),
+            st.lists(st.integers(), max_size=3),
+        ),
+    )
+)
+def test_what_is_spelt_parses_back(values: dict[str, Any]) -> None:
+    assert parse_call(spell("lock", values)) == ("lock", values)
+
+
+@given(st.lists(st.sampled_from(["none", "lock(pins=3, maker='a')", "a(b=[1, 2])"]), max_size=5))
+def test_lists_split_at_outer_commas_only(names: list[str]) -> None:
+    assert split_names(",".join(names)) == names
+
+
+def test_empty_parts_of_a_list_are_left_out() -> None:
+    assert split_names(" a,, b ,") == ["a", "b"]
+
+
+def test_a_long_list_of_names_is_cut() -> None:
+    text = str(unknown("model", "zzz", [f"m{i:03}" for i in range(100)]))
+    assert "..." in text
+    assert "m099" not in text
+
+
+def test_only_dataclass_instances_have_parameters() -> None:
+    @dataclass
+    class Plain:
+        a: int = 1
+
+    assert parameters(Plain()) == {"a": 1}
+    assert parameters(Plain) == {}
+    assert parameters(object()) == {}
+
+
+def test_registries_keep_the_order_of_their_members(doors: Registry[Any]) -> None:
+    assert doors.names() == ["lock", "latch"]
+    assert list(doors) == [Lock, Latch]
+    assert doors["latch"] is Latch
+
+
+def test_an_error_without_text_is_told_by_its_type() -> None:
+    assert one_line(KeyError()) == "KeyError"
+    assert one_line(ValueError("  first\nsecond")) == "first"
