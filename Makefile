@@ -4,6 +4,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/tour
 
+# Threads that spin while they wait bring small matrix work to a halt on a busy machine.
+export OMP_WAIT_POLICY ?= PASSIVE
+
 .PHONY: audit test lint types unit test-slow test-gpu clean
 
 audit: $(VENV)/.ready

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

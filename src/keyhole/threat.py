@@ -79,10 +79,6 @@ class Observation:
     update: Update
     knowledge: Knowledge
 
-    @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
 
 class Server:
     """The curious server: sends one global model out and looks at the updates that come back.

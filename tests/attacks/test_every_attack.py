@@ -77,8 +77,8 @@ CASES = {
         "vit-small",
         "head.",
         {
-            "convolutions": "it needs a linear layer with 10 outputs at the end",
-            "narrow-end": "it needs a linear layer with 10 outputs at the end",
+            "convolutions": "it needs a linear last layer, whose output is the logits",
+            "narrow-end": "it needs a linear last layer, whose output is the logits",
         },
     ),
 }

@@ -13,7 +13,7 @@ from keyhole.threat import Attacker
 def rows(stage: Stage) -> list[tuple[str, str, str]]:
     return [
         (scene.defense.name, row.attack.name, row.attacker.value)
-        for scene in scenes(cast(stage, seed=0))
+        for scene in scenes([cast(stage, seed=0)])
         for row in scene.rows
     ]
 
@@ -41,7 +41,7 @@ def test_only_attackers_who_know_the_defense_are_told_of_it():
 
 def test_auto_leaves_out_attacks_that_alter_the_model_and_says_what_did_not_apply():
     made = cast(Stage(model="vit-small", data="digits", image_size=8), seed=0)
-    (scene,) = scenes(made)
+    (scene,) = scenes([made])
     assert [row.attack.name for row in scene.rows] == ["patch-lstsq", "labels"]
     assert [s.attack for s in scene.skipped] == ["linear"]
     assert "fully connected" in scene.skipped[0].why
@@ -49,7 +49,7 @@ def test_auto_leaves_out_attacks_that_alter_the_model_and_says_what_did_not_appl
 
 def test_an_attack_that_alters_the_model_gets_a_server_of_its_own():
     stage = Stage(model="vit-small", data="digits", image_size=8, attacks=("patch-lstsq", "april"))
-    honest, malicious = scenes(cast(stage, seed=0))
+    honest, malicious = scenes([cast(stage, seed=0)])
     assert honest.server is not malicious.server
     assert malicious.knowledge(malicious.rows[0], torch.tensor([0])).altered_model
     assert honest.knowledge(honest.rows[0], torch.tensor([0])).altered_model is None
@@ -66,7 +66,20 @@ def test_an_attack_that_alters_the_model_gets_a_server_of_its_own():
 )
 def test_what_does_not_fit_is_said_before_anything_runs(stage, words):
     with pytest.raises(DoesNotFit, match=words):
-        scenes(cast(stage, seed=0))
+        scenes([cast(stage, seed=0)])
+
+
+def test_an_attack_need_not_apply_to_every_model_of_a_plan():
+    attacks = ("linear", "patch-lstsq", "april")
+    stages = [Stage(model=model, data="digits", attacks=attacks) for model in ("mlp", "vit-small")]
+    found = scenes([cast(stage, seed=0) for stage in stages])
+    tried = [(s.cast.stage.model, row.attack.name) for s in found for row in s.rows]
+    assert tried == [("mlp", "linear"), ("vit-small", "patch-lstsq"), ("vit-small", "april")]
+    assert [(s.model, s.attack) for scene in found for s in scene.skipped] == [
+        ("mlp", "patch-lstsq"),
+        ("mlp", "april(shrink=True)"),
+        ("vit-small", "linear"),
+    ]
 
 
 def test_auto_stands_alone():

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyhole.metrics import summarise
-from keyhole.metrics.statistics import capped
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30)
 
@@ -70,8 +69,3 @@ def test_a_summary_can_be_written_as_json() -> None:
     written = json.loads(json.dumps(summary.to_json()))
     assert written.keys() == {"mean", "low", "high", "worst", "per_image"}
     assert written["per_image"] == [1.0, 3.0]
-
-
-@pytest.mark.parametrize(("value", "expected"), [(math.inf, 200), (250, 200), (30, 30), (-5, -5)])
-def test_scores_without_a_bound_are_capped(value: float, expected: float) -> None:
-    assert capped(value, 200) == expected

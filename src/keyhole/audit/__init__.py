@@ -15,7 +15,7 @@ from keyhole.audit.finding import Finding
 from keyhole.audit.plan import AUTO, Plan, Stage, checked, read_plan, tour
 from keyhole.audit.progress import Progress, Silent
 from keyhole.audit.run import AuditResult, play
-from keyhole.audit.scene import Scene, all_scenes, scenes
+from keyhole.audit.scene import Scene, scenes
 from keyhole.audit.store import Store
 from keyhole.audit.verdict import Verdict
 from keyhole.data import ImageSet
@@ -50,7 +50,8 @@ def run_plan(
 
     Everything that cannot fit is said before the folder is touched.
     """
-    acts = all_scenes(plan, data_dir=data_dir, device=find_device(device))
+    place = find_device(device)
+    acts = scenes([cast(s, seed=plan.seed, data_dir=data_dir, device=place) for s in plan.stage])
     store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
     return _play(acts, store, progress or Silent(), data_dir)
 
@@ -98,7 +99,7 @@ def audit(
         if AUTO in attacks
         else [ATTACKS.parse(a) if isinstance(a, str) else a for a in attacks],
     )
-    acts = scenes(made)
+    acts = scenes([made])
     plan = Plan(seed=seed, stage=(settings,))
     store = None if out is None else Store.open(Path(out), plan.to_json())
     return _play(acts, store, Silent(), data_dir)

@@ -62,11 +62,13 @@ def play(
     data_dir: str | None = None,
 ) -> AuditResult:
     """Plays every scene that the store does not know yet, and judges."""
-    progress.begin(sum(len(s.cast.victims) * (1 + len(s.rows)) for s in scenes))
+    progress.begin(sum(len(s.cast.victims) * (1 + len(s.rows)) for s in scenes if s.rows))
     judges: dict[int, Judge] = {}
     findings: list[Finding] = []
     with full_precision():
         for scene in scenes:
+            if not scene.rows:
+                continue
             units = len(scene.cast.victims) * (1 + len(scene.rows))
             known = [store.finding(key(scene, row)) for row in scene.rows] if store else [None]
             if all(known):
@@ -165,6 +167,7 @@ def observe(scene: Scene, victim: int, tally: SceneTally) -> Observation:
         training=made.training,
     )
     tally.telemetry.append(telemetry)
+    assert scene.server is not None
     return scene.server.receive(update, scene.knowledge(scene.rows[0], labels))
 
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import nn
 
 from keyhole.attacks import Attack
-from keyhole.audit.cast import Cast, cast
-from keyhole.audit.plan import Plan
+from keyhole.audit.cast import Cast
 from keyhole.defenses import Defense, NoDefense
 from keyhole.errors import DoesNotFit
 from keyhole.threat import Attacker, Knowledge, Server
@@ -43,7 +41,8 @@ class Scene:
     cast: Cast
     defense: Defense
     model: nn.Module
-    server: Server
+    server: Server | None
+    """None where every attack was refused."""
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...] = field(default=())
 
@@ -52,21 +51,36 @@ class Scene:
         return self.cast.knowledge(self.defense, row.attack, row.attacker, labels)
 
 
-def scenes(made: Cast) -> list[Scene]:
+def scenes(casts: Sequence[Cast]) -> list[Scene]:
+    """Every scene of some stages, in order; whatever does not fit is said before anything runs."""
+    found = [scene for made in casts for scene in _scenes(made)]
+    used = {str(row.attack) for scene in found for row in scene.rows}
+    useless = [s for scene in found for s in scene.skipped if s.attack not in used]
+    if useless and (not used or any(made.chosen for made in casts)):
+        first = useless[0]
+        raise DoesNotFit(f"attack {first.attack!r} does not apply to {first.model!r}: {first.why}")
+    return found
+
+
+def _scenes(made: Cast) -> list[Scene]:
     """The scenes of one stage: attacks that alter the model get a server of their own."""
     honest = [a for a in made.attacks if a.altered_model is None]
-    altering = [a for a in made.attacks if a.altered_model is not None]
+    servers = [(honest, made.model, Server(made.model))] if honest else []
+    refused: list[tuple[Attack, str]] = []
+    for attack in made.attacks:
+        if attack.altered_model is not None:
+            try:
+                model = attack.alter(made.model)
+                servers.append(([attack], model, Server(model)))
+            except DoesNotFit as error:
+                refused.append((attack, str(error)))
     found = []
-    servers: dict[str, tuple[nn.Module, Server]] = {}
     for defense in made.defenses:
         defense.validate(made.model)
-        for attacks in ([honest] if honest else []) + [[a] for a in altering]:
-            name = attacks[0].name if attacks[0].altered_model else ""
-            if name not in servers:
-                model = attacks[0].alter(made.model) if name else made.model
-                servers[name] = (model, Server(model))
-            found.append(_scene(made, defense, attacks, *servers[name]))
-    _complain_of_the_useless(made, found)
+        found += [_scene(made, defense, *server) for server in servers]
+        if refused:
+            skipped = [Skipped(str(a), made.stage.model, str(defense), w) for a, w in refused]
+            found.append(Scene(made, defense, made.model, None, (), tuple(skipped)))
     return found
 
 
@@ -99,21 +113,3 @@ def attackers(attack: Attack, defense: Defense) -> list[Attacker]:
     first = Attacker.PAPER if attack.name in defense.paper_attacks else Attacker.NAIVE
     knows = defense.name in attack.adapts_to and not isinstance(defense, NoDefense)
     return [first, Attacker.ADAPTIVE] if knows else [first]
-
-
-def _complain_of_the_useless(made: Cast, found: Sequence[Scene]) -> None:
-    """An attack that the user named and that applies nowhere in the stage is an error."""
-    used = {str(row.attack) for scene in found for row in scene.rows}
-    reasons = {s.attack: s.why for scene in found for s in scene.skipped if s.attack not in used}
-    if made.chosen and reasons:
-        attack, why = next(iter(reasons.items()))
-        raise DoesNotFit(f"attack {attack!r} does not apply to {made.stage.model!r}: {why}")
-    if not used:
-        raise DoesNotFit(
-            f"no attack applies to {made.stage.model!r}: " + "; ".join(reasons.values())
-        )
-
-
-def all_scenes(plan: Plan, **options: Any) -> list[Scene]:
-    """Every scene of a plan, in order; whatever does not fit is said before anything runs."""
-    return [s for stage in plan.stage for s in scenes(cast(stage, seed=plan.seed, **options))]

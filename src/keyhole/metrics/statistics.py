@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
@@ -51,8 +50,3 @@ def bootstrap(
     tail = (1 - LEVEL) / 2
     low, high = np.quantile(means, [tail, 1 - tail])
     return float(low), float(high)
-
-
-def capped(value: float, cap: float) -> float:
-    """Infinite scores (equal images) at the cap, so that means and JSON stay finite."""
-    return min(value, cap) if not math.isnan(value) else value

@@ -73,6 +73,7 @@ class _Reached(Exception):
 
 _entrances: WeakKeyDictionary[nn.Module, dict[Shape, Entrance | str]] = WeakKeyDictionary()
 _embeddings: WeakKeyDictionary[nn.Module, dict[Shape, PatchEmbedding | str]] = WeakKeyDictionary()
+_heads: WeakKeyDictionary[nn.Module, dict[Shape, str | None]] = WeakKeyDictionary()
 
 
 def entrance(model: nn.Module, shape: Shape) -> Entrance | str:
@@ -90,6 +91,25 @@ def patch_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
         with torch.enable_grad():
             known[shape] = _find_patch_embedding(model, shape)
     return known[shape]
+
+
+def logits_layer(model: nn.Module, shape: Shape) -> str | None:
+    """The linear layer whose output is the logits, whatever order the layers are listed in."""
+    known = _heads.setdefault(model, {})
+    if shape not in known:
+        known[shape] = _find_logits_layer(model, shape)
+    return known[shape]
+
+
+def _find_logits_layer(model: nn.Module, shape: Shape) -> str | None:
+    probe = copy.deepcopy(model).eval()
+    made: list[tuple[str, Tensor]] = []
+    for name, module in probe.named_modules():
+        if isinstance(module, nn.Linear):
+            module.register_forward_hook(lambda m, args, out, name=name: made.append((name, out)))
+    with torch.no_grad():
+        logits = probe(torch.zeros(1, *shape).to(next(probe.parameters())))
+    return next((name for name, out in reversed(made) if torch.equal(out, logits)), None)
 
 
 def _find_entrance(model: nn.Module, shape: Shape) -> Entrance | str:

@@ -96,36 +96,18 @@ class April(Attack):
         blocks = getattr(observation.model, "blocks", None)
         first = next(blocks.children(), None) if isinstance(blocks, nn.Module) else None
         if not isinstance(first, BareBlock):
-            reasons.append(
-                why_not_bare(observation.model)
-                or "the model's first block must be stripped: see bare_first_block"
-            )
+            why = why_not_bare(observation.model)
+            return [why or "the model's first block must be stripped: see bare_first_block"]
         found = patch_embedding(observation.model, observation.knowledge.shape)
         if isinstance(found, str):
             reasons.append(f"it needs a learned absolute position embedding, but {found}")
-        elif self._rows(observation, found.position) != self._tokens(observation):
+        elif rows_of(observation.model, found.position) != tokens_of(observation):
             reasons.append("its position embedding leaves out some of the tokens")
         if not isinstance(getattr(observation.model, "norm_pre", nn.Identity()), nn.Identity):
             reasons.append("it normalises the tokens before the first block")
         if observation.knowledge.batch_size != 1:
             reasons.append("it needs one image a client")
         return reasons
-
-    def _rows(self, observation: Observation, position: str) -> int:
-        table = observation.model.get_parameter(position)
-        return table.numel() // table.shape[-1]
-
-    def _tokens(self, observation: Observation) -> int:
-        """How many tokens the first block receives."""
-        seen: list[int] = []
-        first = observation.model.get_submodule("blocks.0")
-        handle = first.register_forward_pre_hook(
-            lambda module, args: seen.append(int(args[0].shape[1]))
-        )
-        like = next(observation.model.parameters())
-        observation.model(torch.zeros(1, *observation.knowledge.shape).to(like))
-        handle.remove()
-        return seen[0]
 
     def reads(self, observation: Observation) -> set[str]:
         embedding = patch_embedding(observation.model, observation.knowledge.shape)
@@ -159,6 +141,25 @@ class April(Attack):
             confidence=max(0.0, 1 - residual) * in_range(image, observation.knowledge),
             diagnostics={"condition": condition, "rank": rank, "residual": residual},
         )
+
+
+def rows_of(model: nn.Module, position: str) -> int:
+    """How many tokens a position embedding covers."""
+    table = model.get_parameter(position)
+    return table.numel() // table.shape[-1]
+
+
+def tokens_of(observation: Observation) -> int:
+    """How many tokens the first block receives."""
+    seen: list[int] = []
+    first = observation.model.get_submodule("blocks.0")
+    handle = first.register_forward_pre_hook(
+        lambda module, args: seen.append(int(args[0].shape[1]))
+    )
+    like = next(observation.model.parameters())
+    observation.model(torch.zeros(1, *observation.knowledge.shape).to(like))
+    handle.remove()
+    return seen[0]
 
 
 def uncertainty(A: Tensor, z: Tensor, right: Tensor, rank: int) -> Tensor:

@@ -12,17 +12,21 @@ the mean softmax being what the model answers to inputs it knows nothing about.
 from __future__ import annotations
 
 from typing import ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from keyhole.attacks.base import Attack, Reconstruction
+from keyhole.models.anatomy import Shape, logits_layer
 from keyhole.seeds import generator
 from keyhole.threat import Observation
 
 PROBES = 64
 """Random inputs from which the mean softmax and the mean last features are guessed."""
+
+_uninformed: WeakKeyDictionary[nn.Module, dict[Shape, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,48 +39,37 @@ class LabelInference(Attack):
     needs: ClassVar[str] = "a linear last layer; cross-entropy"
 
     def misfits(self, observation: Observation) -> list[str]:
-        if last_linear(observation) is None:
-            return [
-                f"it needs a linear layer with {observation.knowledge.classes} outputs at the end"
-            ]
+        if logits_layer(observation.model, observation.knowledge.shape) is None:
+            return ["it needs a linear last layer, whose output is the logits"]
         return []
 
     def reads(self, observation: Observation) -> set[str]:
-        return {f"{last_linear(observation)}.weight"}
+        return {f"{logits_layer(observation.model, observation.knowledge.shape)}.weight"}
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
-        name = last_linear(observation)
-        assert name is not None
-        gradient = observation.update.gradient()
-        softmax, features = uninformed(observation, name)
-        if f"{name}.bias" in gradient:
-            at_logits = gradient[f"{name}.bias"].double()
-        elif observation.knowledge.batch_size == 1 and observation.knowledge.classes > 2:
-            at_logits = rows_against_the_rest(gradient[f"{name}.weight"].double())
-        else:
-            weight = gradient[f"{name}.weight"].double()
-            at_logits = weight @ features / features.square().sum()
+        layer = logits_layer(observation.model, observation.knowledge.shape)
+        assert layer is not None
+        at_logits = gradient_at_logits(observation, layer)
         batch = observation.knowledge.batch_size
         if batch == 1:
-            labels = at_logits.argmin()[None]
+            labels = at_logits.argmin()[None].cpu()
         else:
+            softmax = uninformed(observation, layer)[0]
             labels = to_counts(batch * (softmax - at_logits), batch)
-        return Reconstruction(labels=labels.cpu(), diagnostics={"least": float(at_logits.min())})
+        return Reconstruction(labels=labels, diagnostics={"least": float(at_logits.min())})
 
 
-def last_linear(observation: Observation) -> str | None:
-    """The linear layer whose output is the logits, whatever order the layers are listed in."""
-    made: list[tuple[str, Tensor]] = []
-    handles = [
-        module.register_forward_hook(lambda m, args, out, name=name: made.append((name, out)))
-        for name, module in observation.model.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    like = next(observation.model.parameters())
-    logits = observation.model(torch.zeros(1, *observation.knowledge.shape).to(like))
-    for handle in handles:
-        handle.remove()
-    return next((name for name, out in reversed(made) if torch.equal(out, logits)), None)
+def gradient_at_logits(observation: Observation, layer: str) -> Tensor:
+    """The gradient at each logit, up to a positive factor for a single sample: ``[classes]``."""
+    gradient = observation.update.gradient()
+    if f"{layer}.bias" in gradient:
+        return gradient[f"{layer}.bias"].double()
+    weight = gradient[f"{layer}.weight"].double()
+    if observation.knowledge.batch_size == 1 and observation.knowledge.classes > 2:
+        return rows_against_the_rest(weight)
+    features = uninformed(observation, layer)[1]
+    seen: Tensor = weight @ features / features.square().sum()
+    return seen
 
 
 def rows_against_the_rest(weight: Tensor) -> Tensor:
@@ -87,17 +80,19 @@ def rows_against_the_rest(weight: Tensor) -> Tensor:
 
 
 def uninformed(observation: Observation, layer: str) -> tuple[Tensor, Tensor]:
-    """Mean softmax and mean input of ``layer`` over random images."""
-    caught: list[Tensor] = []
-    handle = observation.model.get_submodule(layer).register_forward_pre_hook(
-        lambda module, args: caught.append(args[0])
-    )
-    shape = (PROBES, *observation.knowledge.shape)
-    probes = torch.randn(shape, generator=generator(0, "labels"))
-    probes = probes.to(next(observation.model.parameters()))
-    softmax = observation.model(probes).softmax(1).double().mean(0)
-    handle.remove()
-    return softmax, caught[0].double().mean(0)
+    """Mean softmax and mean input of ``layer`` over random images; worked out once a model."""
+    known = _uninformed.setdefault(observation.model, {})
+    shape = observation.knowledge.shape
+    if shape not in known:
+        caught: list[Tensor] = []
+        handle = observation.model.get_submodule(layer).register_forward_pre_hook(
+            lambda module, args: caught.append(args[0])
+        )
+        probes = torch.randn((PROBES, *shape), generator=generator(0, "labels"))
+        logits = observation.model(probes.to(next(observation.model.parameters())))
+        handle.remove()
+        known[shape] = logits.softmax(1).double().mean(0), caught[0].double().mean(0)
+    return known[shape]
 
 
 def to_counts(estimates: Tensor, batch: int) -> Tensor:
