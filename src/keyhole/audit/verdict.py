@@ -91,8 +91,8 @@ def _but(images: Sequence[Finding]) -> str:
         return ""
     count = len(best.metrics["reid"].per_image)
     return (
-        f"; yet {round(share * count)} of {count} of what {best.attack} ({best.attacker}) saw "
-        f"point to the right image among {gallery}"
+        f"; yet what {best.attack} ({best.attacker}) saw points to the right image among {gallery} "
+        f"in {round(share * count)} of {count} cases"
     )
 
 

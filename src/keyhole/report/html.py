@@ -99,7 +99,9 @@ def _batch(finding: Finding) -> int:
 
 
 def _evidence(verdict: Verdict, rows: dict[tuple[str, str, str], dict[str, Any]]) -> Any:
-    """The row that a verdict rests on: the worst attacker's, else the best try."""
+    """The row that a verdict rests on: the worst attacker's, else the clearest try."""
     defense = view.defense_name(verdict.defense)
     mine = [r for (_, _, d), r in rows.items() if d == defense and r["pictures"]]
-    return max(mine, key=lambda r: how_bad(r["finding"]), default=None)
+    if verdict.status == "broken":
+        return max(mine, key=lambda r: how_bad(r["finding"]), default=None)
+    return max(mine, key=lambda r: r["finding"].metrics["ssim"].mean, default=None)
