@@ -183,6 +183,12 @@ def find_scale(
     if second is None or len(rows) < 3 or not second.gradient[:, rows].any():
         return fallback * limits[fallback]
     columns = second.gradient[:, rows]
+    if knowledge.batch_size > 1:
+        # A unit may hide another sample from the first layer, where its slope is flat, and still
+        # pass it on to the second: only columns that confirm each other are this image's alone.
+        confirmed = groups_of_rows(columns.T, 2)
+        if confirmed and len(confirmed[0]) >= 3:
+            rows, columns = rows[confirmed[0]], columns[:, confirmed[0]]
     _, wanted = rank_one(columns, columns != 0 if missing else None)
     used = wanted != 0
 
