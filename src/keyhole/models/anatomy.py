@@ -9,17 +9,21 @@ the patch embedding's output: that is a learned absolute position embedding, und
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import wraps
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole.errors import DoesNotFit
+from keyhole.errors import DoesNotFit, one_line
 from keyhole.seeds import generator
 
 Shape = tuple[int, int, int]
+T = TypeVar("T")
 
 SAME = 1e-3
 """Relative distance under which two gradients count as the same in float32."""
@@ -71,37 +75,23 @@ class _Reached(Exception):
         self.layer, self.module, self.received = layer, module, received
 
 
-_entrances: WeakKeyDictionary[nn.Module, dict[Shape, Entrance | str]] = WeakKeyDictionary()
-_embeddings: WeakKeyDictionary[nn.Module, dict[Shape, PatchEmbedding | str]] = WeakKeyDictionary()
-_heads: WeakKeyDictionary[nn.Module, dict[Shape, str | None]] = WeakKeyDictionary()
+def once_a_model(find: Callable[[nn.Module, Shape], T]) -> Callable[[nn.Module, Shape], T]:
+    """Remembers what ``find`` found, as long as the model lives."""
+    known: WeakKeyDictionary[nn.Module, dict[Shape, T]] = WeakKeyDictionary()
+
+    @wraps(find)
+    def remembered(model: nn.Module, shape: Shape) -> T:
+        found = known.setdefault(model, {})
+        if shape not in found:
+            found[shape] = find(model, shape)
+        return found[shape]
+
+    return remembered
 
 
-def entrance(model: nn.Module, shape: Shape) -> Entrance | str:
-    """The image's entrance into ``model``, or the reason why none can be read off."""
-    known = _entrances.setdefault(model, {})
-    if shape not in known:
-        known[shape] = _find_entrance(model, shape)
-    return known[shape]
-
-
-def patch_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
-    """The model's patch and position embedding, or the reason why it has none of the kind."""
-    known = _embeddings.setdefault(model, {})
-    if shape not in known:
-        with torch.enable_grad():
-            known[shape] = _find_patch_embedding(model, shape)
-    return known[shape]
-
-
+@once_a_model
 def logits_layer(model: nn.Module, shape: Shape) -> str | None:
     """The linear layer whose output is the logits, whatever order the layers are listed in."""
-    known = _heads.setdefault(model, {})
-    if shape not in known:
-        known[shape] = _find_logits_layer(model, shape)
-    return known[shape]
-
-
-def _find_logits_layer(model: nn.Module, shape: Shape) -> str | None:
     probe = copy.deepcopy(model).eval()
     made: list[tuple[str, Tensor]] = []
     for name, module in probe.named_modules():
@@ -112,7 +102,9 @@ def _find_logits_layer(model: nn.Module, shape: Shape) -> str | None:
     return next((name for name, out in reversed(made) if torch.equal(out, logits)), None)
 
 
-def _find_entrance(model: nn.Module, shape: Shape) -> Entrance | str:
+@once_a_model
+def entrance(model: nn.Module, shape: Shape) -> Entrance | str:
+    """The image's entrance into ``model``, or the reason why none can be read off."""
     like = next(model.parameters(), None)
     if like is None:
         return "no layer of the model has parameters"
@@ -120,7 +112,7 @@ def _find_entrance(model: nn.Module, shape: Shape) -> Entrance | str:
     try:
         reached = _first_layer(model, index.view(1, *shape))
     except (RuntimeError, ValueError, AssertionError) as error:
-        raise DoesNotFit(f"the model cannot be fed {shape} images ({error})") from None
+        raise DoesNotFit(f"the model cannot be fed {shape} images ({one_line(error)})") from None
     if reached is None:
         return "no layer of the model has parameters"
     layer, module, received = reached.layer, reached.module, reached.received
@@ -165,7 +157,10 @@ def _only_tokens(module: nn.Module) -> bool:
     return any(True for _ in module.children())
 
 
-def _find_patch_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
+@once_a_model
+@torch.enable_grad()
+def patch_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
+    """The model's patch and position embedding, or the reason why it has none of the kind."""
     entry = entrance(model, shape)
     if isinstance(entry, str):
         return entry

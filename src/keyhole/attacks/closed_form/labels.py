@@ -12,21 +12,18 @@ the mean softmax being what the model answers to inputs it knows nothing about.
 from __future__ import annotations
 
 from typing import ClassVar
-from weakref import WeakKeyDictionary
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from keyhole.attacks.base import Attack, Reconstruction
-from keyhole.models.anatomy import Shape, logits_layer
+from keyhole.models.anatomy import Shape, logits_layer, once_a_model
 from keyhole.seeds import generator
 from keyhole.threat import Observation
 
 PROBES = 64
 """Random inputs from which the mean softmax and the mean last features are guessed."""
-
-_uninformed: WeakKeyDictionary[nn.Module, dict[Shape, tuple[Tensor, Tensor]]] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +51,7 @@ class LabelInference(Attack):
         if batch == 1:
             labels = at_logits.argmin()[None].cpu()
         else:
-            softmax = uninformed(observation, layer)[0]
+            softmax = uninformed(observation.model, observation.knowledge.shape)[0]
             labels = to_counts(batch * (softmax - at_logits), batch)
         return Reconstruction(labels=labels, diagnostics={"least": float(at_logits.min())})
 
@@ -67,7 +64,7 @@ def gradient_at_logits(observation: Observation, layer: str) -> Tensor:
     weight = gradient[f"{layer}.weight"].double()
     if observation.knowledge.batch_size == 1 and observation.knowledge.classes > 2:
         return rows_against_the_rest(weight)
-    features = uninformed(observation, layer)[1]
+    features = uninformed(observation.model, observation.knowledge.shape)[1]
     seen: Tensor = weight @ features / features.square().sum()
     return seen
 
@@ -79,20 +76,19 @@ def rows_against_the_rest(weight: Tensor) -> Tensor:
     return agreement
 
 
-def uninformed(observation: Observation, layer: str) -> tuple[Tensor, Tensor]:
-    """Mean softmax and mean input of ``layer`` over random images; worked out once a model."""
-    known = _uninformed.setdefault(observation.model, {})
-    shape = observation.knowledge.shape
-    if shape not in known:
-        caught: list[Tensor] = []
-        handle = observation.model.get_submodule(layer).register_forward_pre_hook(
-            lambda module, args: caught.append(args[0])
-        )
-        probes = torch.randn((PROBES, *shape), generator=generator(0, "labels"))
-        logits = observation.model(probes.to(next(observation.model.parameters())))
-        handle.remove()
-        known[shape] = logits.softmax(1).double().mean(0), caught[0].double().mean(0)
-    return known[shape]
+@once_a_model
+def uninformed(model: nn.Module, shape: Shape) -> tuple[Tensor, Tensor]:
+    """Mean softmax and mean input of the logits' layer over random images."""
+    layer = logits_layer(model, shape)
+    assert layer is not None
+    caught: list[Tensor] = []
+    handle = model.get_submodule(layer).register_forward_pre_hook(
+        lambda module, args: caught.append(args[0])
+    )
+    probes = torch.randn((PROBES, *shape), generator=generator(0, "labels"))
+    logits = model(probes.to(next(model.parameters())))
+    handle.remove()
+    return logits.softmax(1).double().mean(0), caught[0].double().mean(0)
 
 
 def to_counts(estimates: Tensor, batch: int) -> Tensor:
