@@ -30,7 +30,6 @@ def render(result: AuditResult, *, title: str) -> str:
         METRICS=METRICS,
         number=view.number,
         interval=view.interval,
-        defense_name=view.defense_name,
         attack_name=view.attack_name,
         knows=view.knows,
     )

@@ -16,7 +16,6 @@ from keyhole.audit.verdict import Verdict
 from keyhole.defenses import DEFENSES
 from keyhole.metrics import METRICS, Metric, Summary
 from keyhole.registry import parameters, spell
-from keyhole.threat import Attacker
 
 DIGITS = {"mse": 4, "psnr": 1, "ssim": 3, "lpips": 3, "fft2d": 4}
 SHARES = {"reid", "read", "labels"}
@@ -128,10 +127,6 @@ def knows(finding: Finding) -> str:
 def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
     """One line for each attack that did not apply, whatever the defense."""
     return list(dict.fromkeys(f"{s.attack} on {s.model}: {s.why}" for s in skipped))
-
-
-def attacker_order(finding: Finding) -> int:
-    return [a.value for a in Attacker].index(finding.attacker)
 
 
 @dataclass(frozen=True)

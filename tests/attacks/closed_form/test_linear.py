@@ -171,3 +171,14 @@ def test_more_noise_never_shows_more(observe: Observe) -> None:
     assert means == sorted(means, reverse=True)
     assert means[0] > 120
     assert means[-1] < 15
+
+
+def test_the_scale_in_a_batch_comes_from_columns_that_hold_one_image_alone(
+    observe: Observe,
+) -> None:
+    worst = []
+    for trial in range(4):
+        indices = torch.randperm(100, generator=torch.Generator().manual_seed(trial))[:4].tolist()
+        victim = observe(mlp("faces"), data("faces"), indices, Dropout(p=0.5))
+        worst.append(min(victim.best_decibels(attack(victim.observation))))
+    assert min(worst) >= 60
