@@ -20,6 +20,7 @@ from keyhole.data import ImageSet, denormalise
 from keyhole.defenses import Defense, NoDefense
 from keyhole.federation import LocalTraining, defended_update
 from keyhole.metrics import psnr
+from keyhole.models.dropout_sites import Record
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge, Observation, Server
 
@@ -59,6 +60,13 @@ class Victim:
     images: Tensor
     labels: Tensor
     data: ImageSet
+    masks: tuple[Tensor, ...] = ()
+
+    def telling(self, *names: str) -> Victim:
+        """The same victim before an attacker who is told ``labels`` or ``masks``."""
+        told = {name: getattr(self, name) for name in names}
+        knowledge = replace(self.observation.knowledge, **told)
+        return replace(self, observation=replace(self.observation, knowledge=knowledge))
 
     @property
     def unaware(self) -> Observation:
@@ -102,6 +110,7 @@ def observe() -> Observe:
     ) -> Victim:
         defense = defense or NoDefense()
         images, labels = data.images(indices), data.labels[list(indices)]
+        record = Record()
         update, _ = defended_update(
             model,
             images,
@@ -110,6 +119,7 @@ def observe() -> Observe:
             defense=defense,
             generator=generator(seed, "client", *indices),
             training=training,
+            record=record,
         )
         knowledge = Knowledge(
             shape=data.shape,
@@ -119,7 +129,8 @@ def observe() -> Observe:
             batch_size=len(images),
             defense=defense.spec,
         )
-        return Victim(Server(model).receive(update, knowledge), images, labels, data)
+        seen = Server(model).receive(update, knowledge)
+        return Victim(seen, images, labels, data, record.by_site())
 
     return run
 

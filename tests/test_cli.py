@@ -91,6 +91,49 @@ def test_list_names_everything(keyhole):
         assert all(entry["name"] in out for entry in entries)
 
 
+def test_list_says_what_each_attack_is_given(keyhole):
+    rooms = json.loads(keyhole("list", "--json")[1])
+    given = {a["name"]: a["is_given"] for a in rooms["attacks"]}
+    assert [name for name, what in given.items() if "masks" in what] == ["wiig"]
+    assert given["ig"] == given["dia"] == ["labels"]
+    assert given["linear"] == given["dlg"] == given["idlg"] == given["gradvit"] == []
+    assert {"mmd", "mask"} <= {m["name"] for m in rooms["metrics"]}
+
+
+ITERATIVE = ("audit", "--model", "mlp", "--data", "digits", "--victims", "2", "--iterations", "50")
+
+
+def test_how_many_victims_share_the_device_is_no_part_of_the_plan(keyhole):
+    def ssim(together):
+        command = (*ITERATIVE, "--attack", "ig", "--victims-at-once", together)
+        found = json.loads(keyhole(*command, "--out", together, "--json")[1])
+        return found["findings"][0]["key"], found["findings"][0]["metrics"]["ssim"]["per_image"]
+
+    first, second, third = ssim("auto"), ssim("1"), ssim("2")
+    assert first[0] == second[0] == third[0]
+    assert second[1] == pytest.approx(first[1], abs=1e-2)
+    assert third[1] == pytest.approx(first[1], abs=1e-2)
+
+
+def test_the_settings_of_the_papers_reach_the_attack(keyhole):
+    def settings(*options):
+        found = json.loads(keyhole(*ITERATIVE, "--attack", "ig", *options, "--json")[1])
+        return found["findings"][0]["attack_parameters"]
+
+    usual, published = settings(), settings("--parity", "paper")
+    changed = {k: v for k, v in published.items() if usual[k] != v}
+    assert changed == {"patience": 800, "drops": None, "give_up": 4000, "stop_below": 1e-5}
+
+
+def test_the_terminal_names_only_parameters_that_are_not_the_usual_ones(keyhole, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    command = (*ITERATIVE, "--attack", "ig(tv=0.5),wiig", "--defense", "dropout")
+    out = keyhole(*command)[1]
+    assert "ig(iterations=50, tv=0.5)" in out
+    assert "wiig(iterations=50)" in out
+    assert "mask_weight" not in out
+
+
 @pytest.fixture
 def bad_files(tmp_path):
     for folder in ("broken", "mixed"):
@@ -142,6 +185,15 @@ def bad_files(tmp_path):
         (["--image-size", "3xx"], "image size"),
         (["--image-size", "5"], "too small"),
         (["--client-mode", "sleep"], "client-mode"),
+        (["--iterations", "0"], "iterations: input should be greater than or equal to 1"),
+        (["--parity", "exact"], "parity: input should be 'paper'"),
+        (["--victims-at-once", "0"], "victims-at-once: it is auto or a positive number"),
+        (["--victims-at-once", "x"], "victims-at-once: it is auto or a positive number"),
+        (["--victims-at-once", "-1"], "victims-at-once: it is auto or a positive number"),
+        (["--victims-at-once", "²"], "victims-at-once: it is auto or a positive number"),
+        (["--attack", "ig(iterations=0)"], "iterations"),
+        (["--attack", "ig(mask='given')"], "did you mean masks"),
+        (["--attack", "wiig"], "no masks to be given"),
         (["--device", "abacus"], "unknown device"),
         (["missing.toml"], "does not exist"),
     ],

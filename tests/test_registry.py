@@ -10,7 +10,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
 from keyhole.errors import BadValue, UnknownName, one_line
-from keyhole.registry import Registry, parameters, parse_call, spell, split_names, unknown
+from keyhole.registry import (
+    Registry,
+    parameters,
+    parse_call,
+    spell,
+    split_names,
+    switched_off,
+    unknown,
+)
 
 
 @checked(frozen=True, kw_only=True)
@@ -18,6 +26,13 @@ class Lock:
     name: ClassVar[str] = "lock"
     pins: Annotated[int, Field(ge=1)] = 5
     maker: str | None = None
+
+
+@checked(frozen=True, kw_only=True)
+class Timer:
+    name: ClassVar[str] = "timer"
+    patience: int | None = 4
+    limit: int | None = None
 
 
 @checked(frozen=True, kw_only=True)
@@ -124,3 +139,27 @@ def test_registries_keep_the_order_of_their_members(doors: Registry[Any]) -> Non
 def test_an_error_without_text_is_told_by_its_type() -> None:
     assert one_line(KeyError()) == "KeyError"
     assert one_line(ValueError("  first\nsecond")) == "first"
+
+
+@pytest.mark.parametrize(
+    ("timer", "off", "text"),
+    [
+        (Timer(), set(), "timer(patience=4)"),
+        (Timer(patience=None), {"patience"}, "timer(patience=None)"),
+        (Timer(patience=None, limit=3), {"patience"}, "timer(patience=None, limit=3)"),
+        (Timer(limit=None), set(), "timer(patience=4)"),
+    ],
+)
+def test_what_was_switched_off_is_spelt_and_parses_back(
+    timer: Timer, off: set[str], text: str
+) -> None:
+    assert switched_off(timer) == off
+    assert spell("timer", parameters(timer), off=switched_off(timer)) == text
+    assert Registry("clock", [Timer]).parse(text) == timer
+
+
+def test_what_has_no_parameters_has_none_switched_off() -> None:
+    assert switched_off(object()) == set()
+    assert switched_off(Latch()) == set()
+    assert spell("latch", {}) == "latch"
+    assert spell("timer", {"patience": None}) == "timer"

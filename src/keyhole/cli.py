@@ -16,10 +16,15 @@ from rich.progress import Progress as RichProgress
 from keyhole.audit import AuditResult, Plan, Stage, Store, read_plan, run_plan, tour
 from keyhole.audit.plan import checked
 from keyhole.audit.run import rebuild
-from keyhole.errors import KeyholeError
+from keyhole.errors import BadValue, KeyholeError
 from keyhole.registry import split_names
 from keyhole.report import print_result, write
 from keyhole.report.catalogue import catalogue
+from keyhole.studies import STUDIES, Study
+from keyhole.studies.base import find_study, require_results
+from keyhole.studies.show import lines as study_lines
+from keyhole.studies.show import listing
+from keyhole.studies.show import rows as study_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,15 +46,22 @@ class Bar:
     def __init__(self, bar: RichProgress) -> None:
         self.bar = bar
         self.task = bar.add_task("preparing", total=None)
+        self.attack = bar.add_task("iterations", total=None, visible=False)
 
     def begin(self, total: int) -> None:
         self.bar.update(self.task, total=total)
 
     def show(self, what: str) -> None:
         self.bar.update(self.task, description=what)
+        self.bar.reset(self.attack, visible=False)
 
     def advance(self, units: int) -> None:
         self.bar.advance(self.task, units)
+
+    def iterate(self, done: int, total: int, text: str) -> None:
+        self.bar.update(
+            self.attack, completed=done, total=total, description=f"  {text}", visible=True
+        )
 
 
 @contextmanager
@@ -90,7 +102,16 @@ def audit(
     lr: Annotated[
         float | None, typer.Option(help="Learning rate: clients share weights, not gradients.")
     ] = None,
-    client_mode: Annotated[str | None, typer.Option(help="train or eval.")] = None,
+    client_mode: Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Iterations of every iterative attack, at most.")
+    ] = None,
+    parity: Annotated[
+        str | None, typer.Option(help="paper: iterative attacks exactly as published; far slower.")
+    ] = None,
+    victims_at_once: Annotated[
+        str, typer.Option(help="Victims that share the device in iterative attacks; auto: all.")
+    ] = "auto",
     seed: Annotated[int | None, typer.Option(help="Seed of weights, victims and noise.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
     data_dir: Annotated[
@@ -113,6 +134,8 @@ def audit(
         "steps": steps,
         "lr": lr,
         "client_mode": client_mode,
+        "iterations": iterations,
+        "parity": parity,
         "defenses": tuple(split_names(defense)) if defense else None,
         "attacks": tuple(split_names(attack)) if attack else None,
     }
@@ -120,10 +143,25 @@ def audit(
     folder = out or Path("runs") / f"audit-{plan.digest}"
     with watched() as bar:
         result = run_plan(
-            plan, out=folder, data_dir=data_dir, device=device, fresh=fresh, progress=bar
+            plan,
+            out=folder,
+            data_dir=data_dir,
+            device=device,
+            fresh=fresh,
+            progress=bar,
+            victims_at_once=at_once(victims_at_once),
         )
         page = write(result, title=plan.title)
     tell(result, page, as_json=as_json)
+
+
+def at_once(text: str) -> int | None:
+    """How many victims share the device: a number, or None for as many as fit."""
+    if text == "auto":
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise BadValue(f"victims-at-once: it is auto or a positive number, got {text!r}")
+    return int(text)
 
 
 def make_plan(
@@ -172,6 +210,84 @@ def list_all(as_json: Json = False) -> None:
             for key, value in entry.items():
                 if key != "name" and value not in ("", None, {}, []):
                     console.print(f"      {key}: {value}", highlight=False, markup=False)
+
+
+@app.command()
+def study(
+    name: Annotated[str, typer.Argument(help="The study: dia.")],
+    pieces: Annotated[
+        list[str] | None, typer.Argument(help="Pieces to run, 'vit-small*' for several.")
+    ] = None,
+    listed: Annotated[
+        bool, typer.Option("--list", help="List the pieces, and which are done.")
+    ] = False,
+    shown: Annotated[
+        bool, typer.Option("--show", help="Show ours beside the paper's, from the results.")
+    ] = False,
+    results: Annotated[
+        Path | None, typer.Option(help="Folder of results; default: results/NAME.")
+    ] = None,
+    victims: Annotated[int | None, typer.Option(help="Clients attacked in each piece.")] = None,
+    iterations: Annotated[int | None, typer.Option(help="Iterations, at most.")] = None,
+    parity: Annotated[str | None, typer.Option(help="paper: attacks exactly as published.")] = None,
+    victims_at_once: Annotated[str, typer.Option(help="Victims that share the device.")] = "auto",
+    within: Annotated[
+        float | None, typer.Option(help="Begin no piece after so many seconds.")
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    data_dir: Annotated[
+        str | None, typer.Option(help="Folder of data sets; default: KEYHOLE_DATA.")
+    ] = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of the runs; default: runs/study-NAME.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Reproduce a paper's tables, piece by piece; pieces that have results are not run again."""
+    found = find_study(name, STUDIES)
+    folder = results or Path("results") / name
+    chosen = found.chosen(pieces or [])
+    if listed:
+        tell_pieces(found, folder, as_json=as_json)
+        return
+    if not shown:
+        with watched() as bar:
+            for piece in found.run(
+                chosen,
+                results=folder,
+                runs=runs or Path("runs") / f"study-{name}",
+                data_dir=data_dir,
+                device=device,
+                progress=bar,
+                within=within,
+                victims_at_once=at_once(victims_at_once),
+                victims=victims,
+                iterations=iterations,
+                parity=parity,
+            ):
+                print(f"done: {piece.name}", file=sys.stderr)
+    require_results(folder, found)
+    if as_json:
+        typer.echo(json.dumps({"study": name, "rows": study_rows(found, folder)}))
+    else:
+        for line in study_lines(found, folder):
+            typer.echo(line)
+
+
+def tell_pieces(found: Study, folder: Path, *, as_json: bool) -> None:
+    """Prints what a study is made of."""
+    pieces = listing(found, folder)
+    if as_json:
+        typer.echo(json.dumps({"study": found.name, "pieces": pieces}))
+        return
+    console = Console()
+    console.print(f"{found.title}: {found.paper}", highlight=False)
+    for piece in pieces:
+        mark = "done" if piece["done"] else "    "
+        clients = f"{piece['clients']} clients of {piece['batch_size']}"
+        attacks = ", ".join(piece["attacks"])
+        line = f"  {mark}  {piece['piece']:<28} {clients:<20} {attacks}"
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def tell(result: AuditResult, page: str, *, as_json: bool) -> None:

@@ -69,13 +69,22 @@ def parameters(thing: object) -> dict[str, Any]:
     return {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
 
 
-def spell(name: str, values: dict[str, Any]) -> str:
-    """The text that parses back to this thing.
+def switched_off(thing: object) -> set[str]:
+    """The hyperparameters that are None though their default is not."""
+    if not dataclasses.is_dataclass(thing):
+        return set()
+    fields = dataclasses.fields(thing)
+    return {f.name for f in fields if getattr(thing, f.name) is None and f.default is not None}
+
+
+def spell(name: str, values: dict[str, Any], *, off: Iterable[str] = ()) -> str:
+    """The text that parses back to this thing; None is said only of those in ``off``.
 
     >>> spell("gaussian", {"sigma": 0.001, "clip": None})
     'gaussian(sigma=0.001)'
     """
-    inner = ", ".join(f"{key}={value!r}" for key, value in values.items() if value is not None)
+    told = {key: value for key, value in values.items() if value is not None or key in off}
+    inner = ", ".join(f"{key}={value!r}" for key, value in told.items())
     return f"{name}({inner})" if inner else name
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.defenses.base import DefenseSpec
+from keyhole.models.modes import ClientMode
 from keyhole.update import Update
 
 
@@ -43,6 +44,10 @@ class Knowledge:
     std: tuple[float, ...]
     batch_size: int = 1
     labels: Tensor | None = None
+    masks: tuple[Tensor, ...] | None = None
+    """The client's own dropout masks: one bool tensor a site, ``[steps * batch, ...]``."""
+    client_mode: ClientMode = "train"
+    """How clients train, as the recipe says: whether layers drop and use batch statistics."""
     defense: DefenseSpec | None = None
     checkpoint_epoch: int = 0
     altered_model: str | None = None
@@ -58,6 +63,8 @@ class Knowledge:
         """What was known, in plain words and values, for the record."""
         return {
             "labels": self.labels is not None,
+            "masks": self.masks is not None,
+            "client_mode": self.client_mode,
             "batch_size": self.batch_size,
             "input": list(self.shape),
             "normalisation": True,
@@ -78,6 +85,8 @@ class Observation:
     model: nn.Module
     update: Update
     knowledge: Knowledge
+    client: int = 0
+    """The server's number for the client; attacks draw their first guesses by it."""
 
 
 class Server:
@@ -93,11 +102,11 @@ class Server:
         for module in self.sent.modules():
             drop_hooks(module)
 
-    def receive(self, update: Update, knowledge: Knowledge) -> Observation:
+    def receive(self, update: Update, knowledge: Knowledge, *, client: int = 0) -> Observation:
         """Records an update, detached from whatever the client computed it with."""
         update.check().check_against(self.sent.state_dict())
         change = {name: tensor.detach().clone() for name, tensor in update.change.items()}
-        return Observation(self.sent, replace(update, change=change), knowledge)
+        return Observation(self.sent, replace(update, change=change), knowledge, client)
 
 
 def drop_hooks(module: nn.Module) -> None:

@@ -57,3 +57,23 @@ def test_the_digest_tells_plans_apart():
 def test_an_override_is_checked_like_a_value_in_the_file():
     with pytest.raises(BadValue, match="batch-size"):
         checked(Stage, {"batch_size": -1})
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"iterations": 0}, "iterations: .*greater than or equal to 1"),
+        ({"iterations": "many"}, "iterations: "),
+        ({"parity": "exact"}, "parity: .*'paper'"),
+        ({"client_mode": "sleep"}, "client-mode: .*'frozen-norm'"),
+    ],
+)
+def test_bad_settings_of_iterative_attacks_are_explained_in_one_line(values, words):
+    with pytest.raises(BadValue, match=words) as raised:
+        checked(Stage, values)
+    assert "\n" not in str(raised.value)
+
+
+def test_iterations_and_parity_tell_plans_apart():
+    plans = [Plan(stage=(Stage(**v),)) for v in ({}, {"iterations": 9}, {"parity": "paper"})]
+    assert len({plan.digest for plan in plans}) == 3

@@ -77,7 +77,7 @@ def test_an_attack_need_not_apply_to_every_model_of_a_plan():
     assert tried == [("mlp", "linear"), ("vit-small", "patch-lstsq"), ("vit-small", "april")]
     assert [(s.model, s.attack) for scene in found for s in scene.skipped] == [
         ("mlp", "patch-lstsq"),
-        ("mlp", "april(shrink=True)"),
+        ("mlp", "april"),
         ("vit-small", "linear"),
     ]
 
@@ -115,3 +115,59 @@ def test_the_fingerprint_follows_weights_and_images():
     with torch.no_grad():
         model.weight[0, 0] += 1
     assert before != fingerprint(model, data, ((0,),))
+
+
+def tried(stage: Stage) -> dict[str, list[str]]:
+    """The attacks of each defense."""
+    return {
+        scene.defense.name: [row.attack.name for row in scene.rows]
+        for scene in scenes([cast(stage, seed=0)])
+    }
+
+
+def test_auto_iterates_only_where_no_closed_form_reads_images():
+    defenses = ("none", "dropout", "gaussian", "pruning")
+    iterative = {attack.name for attack in keyhole.attacks.ITERATIVE}
+    for names in tried(Stage(data="faces", defenses=defenses)).values():
+        assert not iterative & set(names)
+    found = tried(Stage(model="lenet", data="digits", defenses=defenses))
+    assert found["none"] == ["labels", "ig"]
+    assert found["dropout"][:4] == ["labels", "ig", "wiig", "dia"]
+    assert found["gaussian"] == found["pruning"] == ["labels", "ig", "dlg"]
+
+
+def test_what_auto_adds_has_the_settings_of_the_stage():
+    stage = Stage(model="lenet", data="digits", iterations=7, parity="paper")
+    (scene,) = scenes([cast(stage, seed=0)])
+    ig = scene.rows[-1].attack
+    assert (ig.iterations, ig.patience) == (7, 800)
+
+
+def test_attacks_the_defense_was_published_with_are_the_papers():
+    stage = Stage(model="lenet", data="digits", defenses=("none", "dropout"), attacks=("ig", "dia"))
+    assert rows(stage) == [
+        ("none", "ig", "naive"),
+        ("none", "dia", "naive"),
+        ("dropout", "ig", "paper"),
+        ("dropout", "dia", "paper"),
+    ]
+
+
+def test_only_attacks_that_ask_for_masks_are_told_them():
+    made = cast(Stage(data="digits", defenses=("dropout",), attacks=("ig", "wiig", "dia")), seed=0)
+    masks = (torch.ones(1, 3, dtype=torch.bool),)
+    told = {
+        attack.name: made.knowledge(
+            made.defenses[0], attack, Attacker.PAPER, torch.tensor([1]), masks
+        ).masks
+        for attack in made.attacks
+    }
+    assert told["ig"] is None
+    assert told["dia"] is None
+    assert told["wiig"][0].tolist() == [[True, True, True]]
+    assert told["wiig"][0] is not masks[0]
+
+
+def test_an_attack_that_must_be_given_what_there_is_not_is_refused_alone():
+    with pytest.raises(DoesNotFit, match="no masks to be given"):
+        scenes([cast(Stage(data="digits", attacks=("wiig",)), seed=0)])

@@ -31,6 +31,7 @@ def address(tmp_path_factory):
                 attacks=("linear",),
                 victims=2,
             ),
+            Stage(data="digits", defenses=("dropout",), attacks=("ig",), victims=3, iterations=450),
         )
     )
     result = run_plan(plan, out=tmp_path_factory.mktemp("run"))
@@ -84,6 +85,29 @@ def test_originals_and_reconstructions_stand_side_by_side_large_enough_to_judge(
 def test_the_page_does_not_scroll_sideways_on_a_phone(page):
     page.set_viewport_size({"width": 390, "height": 800})
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_every_film_is_seen_as_a_whole_beside_or_above_its_loss_curve(page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    assert page.locator(".film").count() == 3
+    for i in range(3):
+        page.locator(".film").nth(i).scroll_into_view_if_needed()
+    page.wait_for_function(
+        "[...document.querySelectorAll('.film img')]"
+        ".every(image => image.complete && image.naturalWidth > 0)"
+    )
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('.film img, .curve svg')]"
+        ".map(e => e.getBoundingClientRect()).map(b => [b.left, b.right, b.width, b.height])"
+    )
+    assert len(boxes) == 3 * 5 + 1
+    for left, right, across, down in boxes:
+        assert 0 <= left < right <= width
+        assert across >= 24
+        assert down >= 24
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.problems == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -2,18 +2,54 @@
 
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.closed_form import April, LabelInference, LinearLeak, PatchLeastSquares
+from keyhole.attacks.matching import (
+    DeepLeakage,
+    DropoutInversion,
+    GradInversion,
+    GradViT,
+    ImprovedDeepLeakage,
+    InvertingGradients,
+    IterativeApril,
+    MaskReading,
+    Matching,
+    WellInformed,
+)
+from keyhole.attacks.workbench import Workbench
 from keyhole.registry import Registry
 
-ATTACKS: Registry[Attack] = Registry(
-    "attack", [LinearLeak, PatchLeastSquares, April, LabelInference]
+CLOSED_FORM = (LinearLeak, PatchLeastSquares, April, LabelInference)
+ITERATIVE = (
+    DeepLeakage,
+    ImprovedDeepLeakage,
+    InvertingGradients,
+    WellInformed,
+    DropoutInversion,
+    MaskReading,
+    IterativeApril,
+    GradViT,
+    GradInversion,
 )
+
+ATTACKS: Registry[Attack] = Registry("attack", [*CLOSED_FORM, *ITERATIVE])
 
 __all__ = [
     "ATTACKS",
+    "CLOSED_FORM",
+    "ITERATIVE",
     "April",
     "Attack",
+    "DeepLeakage",
+    "DropoutInversion",
+    "GradInversion",
+    "GradViT",
+    "ImprovedDeepLeakage",
+    "InvertingGradients",
+    "IterativeApril",
     "LabelInference",
     "LinearLeak",
+    "MaskReading",
+    "Matching",
     "PatchLeastSquares",
     "Reconstruction",
+    "Workbench",
 ]

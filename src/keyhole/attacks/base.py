@@ -10,8 +10,9 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor, nn
 
+from keyhole.attacks.workbench import Bare, Workbench
 from keyhole.errors import DoesNotFit
-from keyhole.registry import parameters, spell
+from keyhole.registry import parameters, spell, switched_off
 from keyhole.threat import Observation
 
 
@@ -28,7 +29,14 @@ class Reconstruction:
     images: Tensor | None = None
     labels: Tensor | None = None
     confidence: Tensor | None = None
-    loss_curve: tuple[float, ...] = ()
+    loss_curve: tuple[tuple[int, float], ...] = ()
+    """Iteration and loss."""
+    frames: tuple[tuple[int, Tensor], ...] = ()
+    """Iteration and ``images`` as they were then."""
+    masks: tuple[Tensor, ...] | None = None
+    """Dropout masks, one tensor a site, where they were looked for."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of how it was computed, a line each."""
     diagnostics: dict[str, float] = field(default_factory=dict)
 
 
@@ -45,12 +53,19 @@ class Attack(ABC):
     paper: ClassVar[str]
     needs: ClassVar[str]
     """In words: what the model and the update must be like."""
-    given: ClassVar[frozenset[str]] = frozenset()
-    """Fields of Knowledge beyond the recipe that this attack must be told: ``labels``, ..."""
     adapts_to: ClassVar[frozenset[str]] = frozenset()
     """Defenses that this attack acts upon when it knows of them."""
+    only_adaptive: ClassVar[bool] = False
+    """Whether it is of use only to an attacker who knows the defense."""
+    reads_images: ClassVar[bool] = True
+    """Whether it looks for images, not for labels alone."""
     altered_model: ClassVar[str | None] = None
     """What the server must change in the model before it sends it out; None: nothing."""
+
+    @property
+    def given(self) -> frozenset[str]:
+        """Fields of Knowledge beyond the recipe that this attack must be told: ``labels``, ..."""
+        return frozenset()
 
     def alter(self, model: nn.Module) -> nn.Module:
         """The model as the server sends it out; only attacks that alter it override this."""
@@ -68,7 +83,9 @@ class Attack(ABC):
     def reconstruct(self, observation: Observation) -> Reconstruction:
         """Reads the client's images or labels out of ``observation``."""
 
-    def stream(self, observations: Sequence[Observation]) -> Iterator[Reconstruction]:
+    def stream(
+        self, observations: Sequence[Observation], bench: Workbench
+    ) -> Iterator[Reconstruction]:
         """One reconstruction for each observation, in order, as they get ready."""
         for observation in observations:
             yield self.reconstruct(observation)
@@ -79,8 +96,14 @@ class Attack(ABC):
         return next(self.on_many([observation]))
 
     @final
-    def on_many(self, observations: Sequence[Observation]) -> Iterator[Reconstruction]:
-        """Attacks several clients that trained the same model."""
+    @torch.no_grad()
+    def on_many(
+        self, observations: Sequence[Observation], bench: Workbench | None = None
+    ) -> Iterator[Reconstruction]:
+        """Attacks several clients that trained the same model.
+
+        A long attack keeps its state on the ``bench`` and goes on from what it finds there.
+        """
         for observation in observations:
             observation.update.check()
         reasons = self.misfits(observations[0]) if observations else []
@@ -92,8 +115,14 @@ class Attack(ABC):
                 raise DoesNotFit(
                     f"attack {self.name!r} reads {absent[0]!r}, which the update does not have"
                 )
-        with torch.no_grad():
-            yield from self.stream(observations)
+        yield from self.stream(observations, bench or Bare())
+
+    @property
+    def called(self) -> str:
+        """Its name, with those of its parameters that are not the usual ones."""
+        usual = parameters(type(self)())
+        chosen = {k: v for k, v in parameters(self).items() if v != usual[k]}
+        return spell(self.name, chosen, off=chosen)
 
     def __str__(self) -> str:
-        return spell(self.name, parameters(self))
+        return spell(self.name, parameters(self), off=switched_off(self))

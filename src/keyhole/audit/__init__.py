@@ -45,6 +45,7 @@ def run_plan(
     device: str = "auto",
     fresh: bool = False,
     progress: Progress | None = None,
+    victims_at_once: int | None = None,
 ) -> AuditResult:
     """Runs a plan; with ``out``, in a folder in which the same plan can be continued.
 
@@ -53,7 +54,7 @@ def run_plan(
     place = find_device(device)
     acts = scenes([cast(s, seed=plan.seed, data_dir=data_dir, device=place) for s in plan.stage])
     store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
-    return _play(acts, store, progress or Silent(), data_dir)
+    return _play(acts, store, progress or Silent(), data_dir, victims_at_once)
 
 
 def audit(
@@ -68,6 +69,7 @@ def audit(
     out: str | Path | None = None,
     data_dir: str | None = None,
     device: str = "auto",
+    victims_at_once: int | None = None,
     **stage: Any,
 ) -> AuditResult:
     """Audits one model on one data set; parts are names or objects of your own.
@@ -102,14 +104,24 @@ def audit(
     acts = scenes([made])
     plan = Plan(seed=seed, stage=(settings,))
     store = None if out is None else Store.open(Path(out), plan.to_json())
-    return _play(acts, store, Silent(), data_dir)
+    return _play(acts, store, Silent(), data_dir, victims_at_once)
 
 
 def _play(
-    acts: Sequence[Scene], store: Store | None, progress: Progress, data_dir: str | None
+    acts: Sequence[Scene],
+    store: Store | None,
+    progress: Progress,
+    data_dir: str | None,
+    victims_at_once: int | None = None,
 ) -> AuditResult:
     try:
-        return play(acts, store=store, progress=progress, data_dir=data_dir)
+        return play(
+            acts,
+            store=store,
+            progress=progress,
+            data_dir=data_dir,
+            victims_at_once=victims_at_once,
+        )
     except KeyholeError:
         if store is not None:
             store.discard_if_empty()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from keyhole.attacks import ATTACKS, Attack
+from keyhole.attacks import ATTACKS, CLOSED_FORM, ITERATIVE, Attack, Matching
 from keyhole.audit.plan import AUTO, Stage
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES, Defense
@@ -49,9 +50,14 @@ class Cast:
         return LocalTraining(self.stage.steps, self.stage.lr, self.stage.client_mode)
 
     def knowledge(
-        self, defense: Defense, attack: Attack, attacker: Attacker, labels: torch.Tensor
+        self,
+        defense: Defense,
+        attack: Attack,
+        attacker: Attacker,
+        labels: torch.Tensor,
+        masks: tuple[torch.Tensor, ...] = (),
     ) -> Knowledge:
-        """What this attacker is told of a client with these labels."""
+        """What this attacker is told of a client with these labels and dropout masks."""
         return Knowledge(
             shape=self.data.shape,
             classes=len(self.data.classes),
@@ -59,6 +65,8 @@ class Cast:
             std=self.data.std,
             batch_size=self.stage.batch_size,
             labels=labels.clone() if "labels" in attack.given else None,
+            masks=tuple(m.clone() for m in masks) if "masks" in attack.given else None,
+            client_mode=self.stage.client_mode,
             defense=defense.spec if attacker is not Attacker.NAIVE else None,
             checkpoint_epoch=self.stage.checkpoint_epoch,
             altered_model=attack.altered_model,
@@ -96,7 +104,7 @@ def cast(
         model=network.to(device or torch.device("cpu")),
         data=found,
         defenses=_unique(defenses or [DEFENSES.parse(text) for text in stage.defenses]),
-        attacks=_unique(attacks or _attacks(stage)),
+        attacks=_unique([tuned(a, stage) for a in attacks or _attacks(stage)]),
         chosen=chosen,
         victims=victims,
         public=public,
@@ -121,7 +129,27 @@ def _attacks(stage: Stage) -> list[Attack]:
         return [ATTACKS.parse(text) for text in stage.attacks]
     if stage.attacks != (AUTO,):
         raise BadValue("attacks: 'auto' stands alone; name the attacks, or leave it at auto")
-    return [member() for member in ATTACKS if member.altered_model is None]
+    return [member() for member in CLOSED_FORM if member.altered_model is None]
+
+
+def tuned(attack: Attack, stage: Stage) -> Attack:
+    """The attack with the stage's settings for all iterative ones: the paper's, then the budget."""
+    if not isinstance(attack, Matching):
+        return attack
+    settings = dict(attack.published) if stage.parity == "paper" else {}
+    if stage.iterations is not None:
+        settings["iterations"] = stage.iterations
+    return dataclasses.replace(attack, **settings)
+
+
+def fallbacks(defense: Defense, stage: Stage) -> list[Attack]:
+    """What `auto` adds where no closed form reads images.
+
+    IG, the attacks that the defense was published with, and those that know it.
+    """
+    adaptive = [member.name for member in ITERATIVE if defense.name in member.adapts_to]
+    names = dict.fromkeys(("ig", *defense.paper_attacks, *adaptive))
+    return [tuned(ATTACKS[name](), stage) for name in names]
 
 
 def _unique(things: Sequence[Any]) -> tuple[Any, ...]:

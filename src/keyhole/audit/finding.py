@@ -35,6 +35,10 @@ class Finding:
     baselines: dict[str, dict[str, float]] = field(default_factory=dict)
     confidence: tuple[float, ...] = ()
     diagnostics: dict[str, float] = field(default_factory=dict)
+    loss_curves: tuple[tuple[tuple[int, float], ...], ...] = ()
+    """Iteration and loss of the first victims, where the attack iterates."""
+    notes: tuple[str, ...] = ()
+    """What a reader should know of how it was computed."""
     telemetry: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -50,8 +54,15 @@ class Finding:
             name: Summary(**{**s, "per_image": tuple(s["per_image"])})
             for name, s in values["metrics"].items()
         }
-        confidence = tuple(values["confidence"])
-        return cls(**{**values, "metrics": summaries, "confidence": confidence})
+        listed = {
+            "confidence": tuple(values["confidence"]),
+            "notes": tuple(values.get("notes", ())),
+            "loss_curves": tuple(
+                tuple((int(i), float(loss)) for i, loss in curve)
+                for curve in values.get("loss_curves", ())
+            ),
+        }
+        return cls(**{**values, "metrics": summaries, **listed})
 
     @property
     def honest(self) -> bool:

@@ -12,10 +12,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from keyhole.errors import BadValue
+from keyhole.models.modes import ClientMode
 from keyhole.registry import split_names, unknown
 
 AUTO = "auto"
-"""Every attack that applies and does not need the server to alter the model."""
+"""Every closed form that applies and does not need the server to alter the model; where none of
+them reads images also IG, the attacks the defense was published with and those that know it."""
 
 Names = tuple[str, ...]
 
@@ -39,8 +41,12 @@ class Stage(BaseModel):
     batch_size: Annotated[int, Field(ge=1)] = 1
     steps: Annotated[int, Field(ge=1)] = 1
     lr: Annotated[float, Field(gt=0)] | None = None
-    client_mode: Literal["train", "eval"] = "train"
+    client_mode: ClientMode = "train"
     checkpoint_epoch: Annotated[int, Field(ge=0)] = 0
+    iterations: Annotated[int, Field(ge=1)] | None = None
+    """Of every iterative attack; None: its own."""
+    parity: Literal["paper"] | None = None
+    """``paper``: iterative attacks with the settings of their papers, which take far longer."""
 
     @field_validator("defenses", "attacks", mode="before")
     @classmethod

@@ -14,6 +14,9 @@ class Progress(Protocol):
 
     def advance(self, units: int) -> None: ...
 
+    def iterate(self, done: int, total: int, text: str) -> None:
+        """A long attack's own progress: its iterations, and how it goes."""
+
 
 class Silent:
     """Watches nothing."""
@@ -25,4 +28,7 @@ class Silent:
         pass
 
     def advance(self, units: int) -> None:
+        pass
+
+    def iterate(self, done: int, total: int, text: str) -> None:
         pass

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from keyhole.audit.bench import AuditBench
 from keyhole.audit.finding import Finding, key_of, versions
 from keyhole.audit.progress import Progress
 from keyhole.audit.scene import Row, Scene, Skipped
@@ -21,6 +22,7 @@ from keyhole.audit.tally import RowTally, SceneTally
 from keyhole.audit.verdict import Verdict, verdicts
 from keyhole.federation import defended_update
 from keyhole.metrics import METRICS, summarise
+from keyhole.models.dropout_sites import Record
 from keyhole.registry import parameters
 from keyhole.seeds import generator
 from keyhole.threat import Observation
@@ -29,6 +31,7 @@ UPDATES_IN_MEMORY = 1 << 30
 """Bytes of updates held at once; more victims are attacked in several chunks."""
 
 VICTIMS_AT_ONCE = 32
+VICTIMS_AT_ONCE_ON_GPU = 128
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,7 @@ def play(
     store: Store | None,
     progress: Progress,
     data_dir: str | None = None,
+    victims_at_once: int | None = None,
 ) -> AuditResult:
     """Plays every scene that the store does not know yet, and judges."""
     progress.begin(sum(len(s.cast.victims) * (1 + len(s.rows)) for s in scenes if s.rows))
@@ -78,7 +82,8 @@ def play(
             made = id(scene.cast)
             if made not in judges:
                 judges[made] = Judge(scene.cast, data_dir)
-            findings += play_scene(scene, judges[made], store, progress)
+            desk = Desk(store, progress, victims_at_once)
+            findings += play_scene(scene, judges[made], desk)
     skipped = tuple(s for scene in scenes for s in scene.skipped)
     result = AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store)
     if store is not None:
@@ -93,10 +98,18 @@ def rebuild(store: Store) -> AuditResult:
     return AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store)
 
 
-def play_scene(
-    scene: Scene, judge: Judge, store: Store | None, progress: Progress
-) -> list[Finding]:
+@dataclass(frozen=True)
+class Desk:
+    """Where a run keeps things, who watches it, and how many victims it takes at once."""
+
+    store: Store | None
+    progress: Progress
+    victims_at_once: int | None = None
+
+
+def play_scene(scene: Scene, judge: Judge, desk: Desk) -> list[Finding]:
     """All findings of one scene; finished chunks of an interrupted run are taken up."""
+    store, progress = desk.store, desk.progress
     name = key_of(identity(scene, None)).rsplit("-", 1)[-1]
     victims = range(len(scene.cast.victims))
     tally = SceneTally.empty(len(scene.rows))
@@ -107,7 +120,7 @@ def play_scene(
             part = SceneTally.from_json(*known)
             progress.advance(len(chunk) * (1 + len(scene.rows)))
         else:
-            part = play_chunk(scene, judge, chunk, progress)
+            part = play_chunk(scene, judge, chunk, desk, name)
             if store is not None and len(chunk) < len(victims):
                 store.add_chunk(f"{name}-{start}", part.to_json(), part.pictures)
         tally.extend(part)
@@ -118,45 +131,59 @@ def play_scene(
             store.add(finding, pictures_of(tally, number))
         findings.append(finding)
     if store is not None:
-        store.drop_chunks(name)
+        store.drop_begun(name)
     return findings
 
 
-def play_chunk(scene: Scene, judge: Judge, chunk: range, progress: Progress) -> SceneTally:
+def play_chunk(
+    scene: Scene, judge: Judge, chunk: range, desk: Desk, name: str = "scene"
+) -> SceneTally:
     """Some of a scene's clients: each trains once, then every attacker attacks them all."""
+    progress = desk.progress
     tally = SceneTally.empty(len(scene.rows))
     observations: list[Observation] = []
+    masks: list[tuple[torch.Tensor, ...]] = []
     progress.show(f"{scene.cast.stage.model}, {scene.defense}: clients train")
     for victim in chunk:
         started = time.perf_counter()
-        observations.append(observe(scene, victim, tally))
+        observation, drawn = observe(scene, victim, tally)
+        observations.append(observation)
+        masks.append(drawn)
         tally.client_seconds += time.perf_counter() - started
         progress.advance(1)
     for number, row in enumerate(scene.rows):
         progress.show(f"{scene.cast.stage.model}, {scene.defense}: {row.attack} ({row.attacker})")
         labels = [scene.cast.data.labels[list(scene.cast.victims[v])] for v in chunk]
         told = [
-            replace(o, knowledge=scene.knowledge(row, y))
-            for o, y in zip(observations, labels, strict=True)
+            replace(o, knowledge=scene.knowledge(row, y, m))
+            for o, y, m in zip(observations, labels, masks, strict=True)
         ]
-        found = row.attack.on_many(told)
-        for victim in chunk:
+        state = f"{name}-{chunk.start}-{number}"
+        bench = AuditBench(state, desk.store, progress, desk.victims_at_once)
+        found = row.attack.on_many(told, bench)
+        for victim, drawn in zip(chunk, masks, strict=True):
             started = time.perf_counter()
             reconstruction = next(found)
             seconds = time.perf_counter() - started
-            seen = judge.score(victim, reconstruction)
+            seen = judge.score(victim, reconstruction, drawn)
             tally.rows[number].add(seen, reconstruction, seconds)
             tally.keep(victim, number, judge.truth(victim), seen)
             progress.advance(1)
     return tally
 
 
-def observe(scene: Scene, victim: int, tally: SceneTally) -> Observation:
-    """One client trains under the defense; the server receives its update."""
+def observe(
+    scene: Scene, victim: int, tally: SceneTally
+) -> tuple[Observation, tuple[torch.Tensor, ...]]:
+    """One client trains under the defense; the server receives its update.
+
+    The client's dropout masks come beside it: the judge needs them, and attackers who are told.
+    """
     made = scene.cast
     like = next(scene.model.parameters())
     indices = list(made.victims[victim])
     labels = made.data.labels[indices]
+    record = Record()
     update, telemetry = defended_update(
         scene.model,
         made.data.images(indices).to(like),
@@ -165,10 +192,12 @@ def observe(scene: Scene, victim: int, tally: SceneTally) -> Observation:
         defense=scene.defense,
         generator=generator(made.seed, "client", victim),
         training=made.training,
+        record=record,
     )
     tally.telemetry.append(telemetry)
     assert scene.server is not None
-    return scene.server.receive(update, scene.knowledge(scene.rows[0], labels))
+    knowledge = scene.knowledge(scene.rows[0], labels, record.by_site())
+    return scene.server.receive(update, knowledge, client=victim), record.by_site()
 
 
 def conclude(
@@ -198,6 +227,8 @@ def conclude(
         baselines=judge.baselines() if reads_images else {},
         confidence=tuple(measured.confidence),
         diagnostics={k: fmean(v) for k, v in measured.diagnostics.items()},
+        loss_curves=tuple(tuple(curve) for curve in measured.loss_curves),
+        notes=tuple(measured.notes),
         telemetry=tally.mean_telemetry(),
         recipe=recipe(scene),
         versions=versions(),
@@ -239,22 +270,36 @@ def key(scene: Scene, row: Row) -> str:
 
 
 def chunk_size(model: nn.Module) -> int:
-    """How many updates of ``model`` are held at once."""
+    """How many updates of ``model`` are held at once: on a GPU, a tenth of its memory's worth."""
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    return max(1, min(VICTIMS_AT_ONCE, UPDATES_IN_MEMORY // max(size, 1)))
+    room, most = UPDATES_IN_MEMORY, VICTIMS_AT_ONCE
+    device = next(model.parameters()).device
+    if device.type == "cuda":
+        room = max(room, torch.cuda.get_device_properties(device).total_memory // 10)
+        most = VICTIMS_AT_ONCE_ON_GPU
+    return max(1, min(most, room // max(size, 1)))
 
 
 def pictures_of(tally: SceneTally, row: int) -> dict[str, torch.Tensor]:
-    """The kept pictures of one row: ``truth`` and ``seen``, uint8 ``[n, C, H, W]``."""
+    """The kept pictures of one row, uint8 ``[n, C, H, W]``: ``truth`` and ``seen``.
+
+    Of iterative attacks also ``film.i``, victim i's frames, and ``film.i.at``, their iterations.
+    """
     prefix = f"seen.{row}."
     names = sorted(n for n in tally.pictures if n.startswith(prefix))
     if not names:
         return {}
-    truth = [tally.pictures[f"truth.{n.removeprefix(prefix)}"] for n in names]
-    return {
-        "truth": torch.stack(truth),
+    victims = [n.removeprefix(prefix) for n in names]
+    found = {
+        "truth": torch.stack([tally.pictures[f"truth.{v}"] for v in victims]),
         "seen": torch.stack([tally.pictures[n] for n in names]),
     }
+    for number, victim in enumerate(victims):
+        for part in ("", ".at"):
+            film = tally.pictures.get(f"film.{row}.{victim}{part}")
+            if film is not None:
+                found[f"film.{number}{part}"] = film
+    return found
 
 
 @contextmanager

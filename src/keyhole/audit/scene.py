@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from keyhole.attacks import Attack
-from keyhole.audit.cast import Cast
+from keyhole.audit.cast import Cast, fallbacks
 from keyhole.defenses import Defense, NoDefense
 from keyhole.errors import DoesNotFit
 from keyhole.threat import Attacker, Knowledge, Server
@@ -46,15 +46,17 @@ class Scene:
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...] = field(default=())
 
-    def knowledge(self, row: Row, labels: torch.Tensor) -> Knowledge:
-        """What the attacker of ``row`` is told of a client with these labels."""
-        return self.cast.knowledge(self.defense, row.attack, row.attacker, labels)
+    def knowledge(
+        self, row: Row, labels: torch.Tensor, masks: tuple[torch.Tensor, ...] = ()
+    ) -> Knowledge:
+        """What the attacker of ``row`` is told of a client with these labels and dropout masks."""
+        return self.cast.knowledge(self.defense, row.attack, row.attacker, labels, masks)
 
 
 def scenes(casts: Sequence[Cast]) -> list[Scene]:
     """Every scene of some stages, in order; whatever does not fit is said before anything runs."""
     found = [scene for made in casts for scene in _scenes(made)]
-    used = {str(row.attack) for scene in found for row in scene.rows}
+    used = {row.attack.called for scene in found for row in scene.rows}
     useless = [s for scene in found for s in scene.skipped if s.attack not in used]
     if useless and (not used or any(made.chosen for made in casts)):
         first = useless[0]
@@ -79,7 +81,7 @@ def _scenes(made: Cast) -> list[Scene]:
         defense.validate(made.model)
         found += [_scene(made, defense, *server) for server in servers]
         if refused:
-            skipped = [Skipped(str(a), made.stage.model, str(defense), w) for a, w in refused]
+            skipped = [Skipped(a.called, made.stage.model, str(defense), w) for a, w in refused]
             found.append(Scene(made, defense, made.model, None, (), tuple(skipped)))
     return found
 
@@ -87,16 +89,26 @@ def _scenes(made: Cast) -> list[Scene]:
 def _scene(
     made: Cast, defense: Defense, attacks: Sequence[Attack], model: nn.Module, server: Server
 ) -> Scene:
+    rows, skipped = _rows(made, defense, attacks, server)
+    if not made.chosen and not any(row.attack.reads_images for row in rows):
+        more, refused = _rows(made, defense, fallbacks(defense, made.stage), server)
+        rows, skipped = [*rows, *more], [*skipped, *refused]
+    return Scene(made, defense, model, server, tuple(rows), tuple(skipped))
+
+
+def _rows(
+    made: Cast, defense: Defense, attacks: Sequence[Attack], server: Server
+) -> tuple[list[Row], list[Skipped]]:
     rows: list[Row] = []
     skipped: list[Skipped] = []
     for attack in attacks:
         reasons = why_not(attack, server, made, defense)
         if reasons:
             why = "; ".join(reasons)
-            skipped.append(Skipped(str(attack), made.stage.model, str(defense), why))
+            skipped.append(Skipped(attack.called, made.stage.model, str(defense), why))
         else:
             rows += [Row(attack, attacker) for attacker in attackers(attack, defense)]
-    return Scene(made, defense, model, server, tuple(rows), tuple(skipped))
+    return rows, skipped
 
 
 def why_not(attack: Attack, server: Server, made: Cast, defense: Defense) -> list[str]:
@@ -104,7 +116,7 @@ def why_not(attack: Attack, server: Server, made: Cast, defense: Defense) -> lis
     zeros = {name: torch.zeros_like(p) for name, p in server.sent.named_parameters()}
     update = Update(zeros, made.stage.steps, made.stage.lr or 1.0, made.stage.batch_size)
     labels = torch.zeros(made.stage.batch_size, dtype=torch.long)
-    knowledge = made.knowledge(defense, attack, Attacker.NAIVE, labels)
+    knowledge = made.knowledge(defense, attack, attackers(attack, defense)[0], labels)
     return attack.misfits(server.receive(update, knowledge))
 
 
@@ -112,4 +124,6 @@ def attackers(attack: Attack, defense: Defense) -> list[Attacker]:
     """Who uses this attack against this defense."""
     first = Attacker.PAPER if attack.name in defense.paper_attacks else Attacker.NAIVE
     knows = defense.name in attack.adapts_to and not isinstance(defense, NoDefense)
+    if knows and attack.only_adaptive:
+        return [Attacker.ADAPTIVE]
     return [first, Attacker.ADAPTIVE] if knows else [first]

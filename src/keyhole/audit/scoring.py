@@ -30,6 +30,9 @@ class Seen:
 
     images: Tensor | None
     scores: Scores
+    film: Tensor | None = None
+    """The first image as it appeared over the iterations, ``[F, C, H, W]``."""
+    film_at: tuple[int, ...] = ()
 
 
 class Judge:
@@ -53,27 +56,36 @@ class Judge:
         """A victim's images in [0, 1]."""
         return self.data.images(self.victims[victim]).to(self.device)
 
-    def score(self, victim: int, found: Reconstruction) -> Seen:
-        """The scores of one victim's reconstruction, one value an image (or one for labels)."""
+    def score(self, victim: int, found: Reconstruction, masks: tuple[Tensor, ...] = ()) -> Seen:
+        """The scores of one victim's reconstruction: one value an image, or one a client."""
         scores: Scores = {}
-        images = None
+        images = film = None
         if found.labels is not None:
             labels = self.data.labels[list(self.victims[victim])]
             scores["labels"] = [_label_overlap(found.labels, labels)]
         if found.images is not None or found.labels is None:
             truth = self.truth(victim)
-            images = self.to_pixels(found.images, truth)
+            images, chosen = self.in_order(found.images, truth)
             scores |= self.compare(images, truth, victim)
             scores["read"] = self._read(scores, victim)
-        return Seen(images, scores)
+            if found.masks and len(masks) == len(found.masks):
+                scores |= metrics.mask_distances(found.masks, masks, chosen)
+            if found.frames and chosen[0] >= 0:
+                film = self.to_pixels(torch.stack([f[chosen[0]] for _, f in found.frames]))
+        return Seen(images, scores, film, tuple(when for when, _ in found.frames))
 
-    def to_pixels(self, inputs: Tensor | None, truth: Tensor) -> Tensor:
-        """Model inputs as [0, 1] images in the truth's order; mean colour for what is missing."""
+    def to_pixels(self, inputs: Tensor) -> Tensor:
+        """Model inputs as [0, 1] images."""
+        wide = inputs.detach().to(self.device, torch.double)
+        return denormalise(wide, self.data.mean, self.data.std).clamp(0, 1)
+
+    def in_order(self, inputs: Tensor | None, truth: Tensor) -> tuple[Tensor, Tensor]:
+        """Pixels in the truth's order, mean colour for what is missing; and which is which."""
         flat = torch.zeros(1, *self.data.shape, dtype=torch.double, device=self.device)
-        found = flat[:0] if inputs is None else inputs.detach().to(flat)
-        pixels = denormalise(torch.cat([found, flat]), self.data.mean, self.data.std).clamp(0, 1)
+        found = flat[:0] if inputs is None else inputs.to(flat)
+        pixels = self.to_pixels(torch.cat([found, flat]))
         chosen = metrics.match(pixels[:-1], truth) if len(found) else torch.full((len(truth),), -1)
-        return pixels[chosen]
+        return pixels[chosen], chosen
 
     def compare(self, images: Tensor, truth: Tensor, victim: int) -> Scores:
         """All image metrics of ``images`` against one victim's truth."""

@@ -17,7 +17,8 @@ from keyhole.errors import BadUpdate, RunFolderError, one_line
 from keyhole.update import read_safetensors
 
 PLAN = "plan.json"
-OWN = (PLAN, "findings", "pictures", "chunks", "summary.json", "report.html")
+FOLDERS = ("findings", "pictures", "chunks", "states")
+OWN = (PLAN, *FOLDERS, "summary.json", "report.html")
 
 
 class Store:
@@ -41,8 +42,10 @@ class Store:
                 raise RunFolderError(
                     f"{root} holds another audit: choose another --out, or replace it with --fresh"
                 )
-            for folder in ("findings", "pictures", "chunks"):
+            for folder in FOLDERS:
                 (root / folder).mkdir(exist_ok=True)
+            for half in root.rglob(".*.half"):  # of a run that was killed as it wrote
+                half.unlink()
             store.write_json(PLAN, plan)
         except OSError as error:
             why = error.strerror or one_line(error)
@@ -74,7 +77,8 @@ class Store:
 
     def discard_if_empty(self) -> None:
         """Removes what was begun here, if nothing was found yet: a failed start leaves no trace."""
-        if any((self.root / "findings").glob("*.json")) or any((self.root / "chunks").iterdir()):
+        begun = [path for folder in FOLDERS for path in (self.root / folder).glob("*")]
+        if begun:
             return
         self._clear()
         if not any(self.root.iterdir()):
@@ -95,11 +99,13 @@ class Store:
             raise RunFolderError(f"cannot write {path} ({error.strerror})") from None
         return path
 
-    def write_tensors(self, name: str, tensors: dict[str, Tensor]) -> None:
+    def write_tensors(
+        self, name: str, tensors: dict[str, Tensor], header: dict[str, str] | None = None
+    ) -> None:
         path = self.root / name
         half = path.with_name(f".{path.name}.{os.getpid()}.half")
         try:
-            save_file({k: v.contiguous() for k, v in tensors.items()}, half)
+            save_file({k: v.contiguous() for k, v in tensors.items()}, half, header)
             half.replace(path)
         except OSError as error:
             half.unlink(missing_ok=True)
@@ -150,9 +156,23 @@ class Store:
             self.write_tensors(f"chunks/{name}.safetensors", pictures)
         self.write_json(f"chunks/{name}.json", value)
 
-    def drop_chunks(self, prefix: str) -> None:
-        for path in (self.root / "chunks").glob(f"{prefix}-*"):
-            path.unlink()
+    def state(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
+        """Where an attack stood when it was last saved."""
+        path = self.root / "states" / f"{name}.safetensors"
+        if not path.is_file():
+            return None
+        tensors, header = read_safetensors(path)
+        return tensors, json.loads(header["facts"])
+
+    def keep_state(self, name: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> None:
+        """Keeps where an attack stands: one file, there as a whole or not at all."""
+        self.write_tensors(f"states/{name}.safetensors", tensors, {"facts": json.dumps(facts)})
+
+    def drop_begun(self, prefix: str) -> None:
+        """Removes what was kept of a scene that is done."""
+        for folder in ("chunks", "states"):
+            for path in (self.root / folder).glob(f"{prefix}-*"):
+                path.unlink()
 
 
 def _read_json(path: Path) -> Any:

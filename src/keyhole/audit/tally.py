@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from keyhole.attacks import Reconstruction
@@ -17,6 +19,16 @@ KEPT = 8
 """Victims whose first image is kept as a picture."""
 
 
+POINTS = 60
+"""Points of a loss curve that are kept, at most."""
+
+
+def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """A curve of few points, the last among them."""
+    every = -(-len(curve) // POINTS)
+    return [*curve[:-1:every], curve[-1]]
+
+
 @dataclass
 class RowTally:
     """Scores of one attacker, in the victims' order."""
@@ -25,6 +37,8 @@ class RowTally:
     confidence: list[float] = field(default_factory=list)
     diagnostics: dict[str, list[float]] = field(default_factory=dict)
     seconds: float = 0.0
+    loss_curves: list[list[tuple[int, float]]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
     def add(self, seen: Seen, found: Reconstruction, seconds: float) -> None:
         for name, values in seen.scores.items():
@@ -34,6 +48,9 @@ class RowTally:
         for name, value in found.diagnostics.items():
             self.diagnostics.setdefault(name, []).append(float(value))
         self.seconds += seconds
+        if found.loss_curve and len(self.loss_curves) < KEPT:
+            self.loss_curves.append(thinned(found.loss_curve))
+        self._note(found.notes)
 
     def extend(self, other: RowTally) -> None:
         for name, values in other.scores.items():
@@ -42,6 +59,11 @@ class RowTally:
         for name, values in other.diagnostics.items():
             self.diagnostics.setdefault(name, []).extend(values)
         self.seconds += other.seconds
+        self.loss_curves.extend(other.loss_curves[: KEPT - len(self.loss_curves)])
+        self._note(other.notes)
+
+    def _note(self, notes: Sequence[str]) -> None:
+        self.notes.extend(note for note in notes if note not in self.notes)
 
 
 @dataclass
@@ -62,6 +84,9 @@ class SceneTally:
         if victim < KEPT and seen.images is not None:
             self.pictures[f"truth.{victim:04d}"] = to_bytes(truth[0]).cpu()
             self.pictures[f"seen.{row}.{victim:04d}"] = to_bytes(seen.images[0]).cpu()
+            if seen.film is not None:
+                self.pictures[f"film.{row}.{victim:04d}"] = to_bytes(seen.film).cpu()
+                self.pictures[f"film.{row}.{victim:04d}.at"] = torch.tensor(seen.film_at)
 
     def extend(self, other: SceneTally) -> None:
         for mine, others in zip(self.rows, other.rows, strict=True):

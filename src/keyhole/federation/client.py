@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +13,8 @@ from torch.nn import functional as F
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import ClientSide, Defense, Telemetry
 from keyhole.errors import DoesNotFit, one_line
+from keyhole.models.dropout_sites import Record
+from keyhole.models.modes import ClientMode, set_mode
 from keyhole.seeds import seeded_globally
 from keyhole.update import Update
 
@@ -27,7 +28,7 @@ class LocalTraining:
 
     steps: int = 1
     lr: float | None = None
-    mode: Literal["train", "eval"] = "train"
+    mode: ClientMode = "train"
 
     def __post_init__(self) -> None:
         if self.steps < 1 or (self.steps > 1 and self.lr is None):
@@ -45,11 +46,12 @@ def defended_update(
     defense: Defense,
     generator: torch.Generator,
     training: LocalTraining | None = None,
+    record: Record | None = None,
 ) -> tuple[Update, Telemetry]:
     """One client's update through the three doors of ``defense``.
 
     ``images`` are in [0, 1]; the client normalises them as ``data`` says. ``model`` is the global
-    model and is left as it was.
+    model and is left as it was. ``record`` keeps the dropout masks that the client draws.
     """
     side = ClientSide(generator=generator, model=model, images=images, labels=labels)
     shown = defense.on_images(images, side)
@@ -60,21 +62,31 @@ def defended_update(
         labels,
         training=training or LocalTraining(),
         seed=int(torch.randint(2**62, (), generator=generator)),
+        record=record,
     )
     return defense.on_update(update.check(), side), side.telemetry
 
 
 def local_update(
-    model: nn.Module, inputs: Tensor, labels: Tensor, *, training: LocalTraining, seed: int
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    *,
+    training: LocalTraining,
+    seed: int,
+    record: Record | None = None,
 ) -> Update:
     """What one client changes in ``model`` by training on one batch of model inputs."""
-    local = copy.deepcopy(model).train(training.mode == "train").requires_grad_(True)
+    record = record or Record()
+    local = set_mode(copy.deepcopy(model), training.mode).requires_grad_(True)
     names = [name for name, _ in local.named_parameters()]
     weights = list(local.parameters())
     before = [w.detach().clone() for w in weights]
     with seeded_globally(seed):
         for _ in range(training.steps):
-            gradient = _gradient(local, weights, inputs, labels)
+            record.begin()
+            with record:
+                gradient = _gradient(local, weights, inputs, labels)
             if training.lr is None:
                 found = dict(zip(names, gradient, strict=True))
                 return Update.from_gradient(found, batch_size=len(inputs))

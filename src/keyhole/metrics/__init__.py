@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from keyhole.metrics.baselines import mean_image, nearest_public, noise
 from keyhole.metrics.gallery import reidentified
 from keyhole.metrics.image import fft2d, mse, psnr, ssim
+from keyhole.metrics.masks import mask_distances
 from keyhole.metrics.matching import match
 from keyhole.metrics.perceptual import lpips
 from keyhole.metrics.statistics import Summary, summarise
@@ -47,6 +48,8 @@ METRICS: dict[str, Metric] = {
         ),
         Metric("reid", "Re-ID", "share that points to the right gallery image", True, 0.0, 1.0),
         Metric("read", "Read", "share of images the attacker read (see the verdict)", True, 0, 1),
+        Metric("mmd", "MMD", "squared distance of dropout masks, mean over sites", False, 0, None),
+        Metric("mask", "Mask MSE", "mean squared error of dropout masks", False, 0.0, 1.0),
         Metric("labels", "Labels", "share of labels inferred", True, 0.0, 1.0),
     )
 }
@@ -57,6 +60,7 @@ __all__ = [
     "Summary",
     "fft2d",
     "lpips",
+    "mask_distances",
     "match",
     "mean_image",
     "mse",

@@ -13,7 +13,7 @@ from torch import nn
 from keyhole.data.image_set import Size, parse_size
 from keyhole.errors import DoesNotFit, KeyholeError, one_line
 from keyhole.models import external
-from keyhole.models.lenet import lenet
+from keyhole.models.lenet import lenet, wide_lenet
 from keyhole.models.mlp import mlp
 from keyhole.models.resnet import resnet18
 from keyhole.models.vit_small import SmallViT
@@ -45,6 +45,9 @@ MODELS: dict[str, Architecture] = {
         Architecture("mlp", "4 linear layers without bias, GELU", DIA, mlp),
         Architecture("vit-small", "4 blocks, 256 dimensions, patch 4", DIA, SmallViT),
         Architecture("lenet", "3 convolutions of 12 channels, sigmoid", "Zhao et al. 2020", lenet),
+        Architecture(
+            "lenet-wide", "LeNet with weights from [-0.5, 0.5]", "Zhu et al. 2019", wide_lenet
+        ),
         Architecture("resnet18", "ResNet-18, 3x3 stem, no max-pool", "He et al. 2016", resnet18),
     )
 }

@@ -7,6 +7,7 @@ from torch import nn
 from keyhole.data.image_set import Size
 
 WIDTH = 12
+SPREAD = 0.5
 STRIDES = (2, 2, 1)
 
 
@@ -23,3 +24,11 @@ def lenet(*, classes: int, channels: int, image_size: Size) -> nn.Module:
         height, width = -(-height // stride), -(-width // stride)
     head = nn.Linear(WIDTH * height * width, classes)
     return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.0), head)
+
+
+def wide_lenet(*, classes: int, channels: int, image_size: Size) -> nn.Module:
+    """The same, started uniform in [-0.5, 0.5] as in DLG and iDLG: there the sigmoids bend."""
+    model = lenet(classes=classes, channels=channels, image_size=image_size)
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -SPREAD, SPREAD)
+    return model

@@ -23,6 +23,7 @@ def catalogue() -> dict[str, list[Entry]]:
                 "summary": a.summary,
                 "paper": a.paper,
                 "needs": a.needs,
+                "is_given": sorted(a().given),
                 "adapts_to": sorted(a.adapts_to),
                 "alters_model": a.altered_model,
                 "parameters": parameters(a()),

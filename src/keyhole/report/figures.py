@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,32 @@ def data_uri(image: Tensor) -> str:
 
 def sweep_plot(section: Section, lines: list[Sweep]) -> str:
     """How PSNR and SSIM fall as a defense grows stronger: an SVG that takes the page's colours."""
+
+    def draw(figure: Any) -> None:
+        for axes, metric in zip(figure.subplots(1, 2), ("psnr", "ssim"), strict=True):
+            draw_sweep(axes, section, lines, metric)
+
+    return as_svg(draw, size=(8.4, 3.1))
+
+
+def loss_plot(curves: Sequence[Sequence[tuple[int, float]]]) -> str:
+    """The attacker's own loss over its iterations, a line a victim: an SVG."""
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        for curve in curves:
+            axes.plot(*zip(*curve, strict=True), color=COLOURS[1], alpha=0.6, linewidth=1)
+        if all(loss > 0 for curve in curves for _, loss in curve):
+            axes.set_yscale("log")
+        axes.set_xlabel("iterations")
+        axes.set_ylabel("attacker's loss")
+        axes.spines[["top", "right"]].set_visible(False)
+
+    return as_svg(draw, size=(3.6, 2.2))
+
+
+def as_svg(draw: Callable[[Any], None], *, size: tuple[float, float]) -> str:
+    """What ``draw`` puts on a figure, as an SVG that takes the page's colours."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -52,9 +79,8 @@ def sweep_plot(section: Section, lines: list[Sweep]) -> str:
         "font.size": 10,
     }
     with rc_context(style):
-        figure = Figure(figsize=(8.4, 3.1), layout="constrained")
-        for axes, metric in zip(figure.subplots(1, 2), ("psnr", "ssim"), strict=True):
-            draw_sweep(axes, section, lines, metric)
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()

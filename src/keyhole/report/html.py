@@ -15,7 +15,7 @@ from keyhole.audit.store import Store
 from keyhole.audit.verdict import Verdict, how_bad
 from keyhole.metrics import METRICS
 from keyhole.report import view
-from keyhole.report.figures import LARGE, data_uri, sweep_plot
+from keyhole.report.figures import LARGE, data_uri, loss_plot, sweep_plot
 
 SHOWN = 3
 """Pictures a row, at most; the run folder holds more."""
@@ -75,8 +75,11 @@ def _section(section: view.Section, store: Store | None) -> dict[str, Any]:
 
 
 def _row(finding: Finding, store: Store | None) -> dict[str, Any]:
-    found = view.pairs(store.pictures(finding.key)) if store is not None else []
+    pictures = store.pictures(finding.key) if store is not None else {}
+    found = view.pairs(pictures)
     return {
+        "films": [_film(film) for film in view.films(pictures)[:SHOWN]],
+        "curve": loss_plot(finding.loss_curves) if finding.loss_curves else "",
         "finding": finding,
         "defense": view.defense_name(finding.defense),
         "pictures": [
@@ -90,6 +93,14 @@ def _row(finding: Finding, store: Store | None) -> dict[str, Any]:
             for i, (truth, seen) in enumerate(found[:SHOWN])
         ],
     }
+
+
+def _film(film: view.Film) -> list[dict[str, Any]]:
+    """One victim's image as it appeared: what the page needs of each frame."""
+    return [
+        {"at": at, "image": data_uri(frame), "small": min(frame.shape[-2:]) < LARGE}
+        for at, frame in film
+    ]
 
 
 def _batch(finding: Finding) -> int:

@@ -17,7 +17,7 @@ from keyhole.defenses import DEFENSES
 from keyhole.metrics import METRICS, Metric, Summary
 from keyhole.registry import parameters, spell
 
-DIGITS = {"mse": 4, "psnr": 1, "ssim": 3, "lpips": 3, "fft2d": 4}
+DIGITS = {"mse": 4, "psnr": 1, "ssim": 3, "lpips": 3, "fft2d": 4, "mmd": 1, "mask": 3}
 SHARES = {"reid", "read", "labels"}
 
 
@@ -119,6 +119,8 @@ def knows(finding: Finding) -> str:
         words.append("knew the defense")
     if finding.knowledge["labels"]:
         words.append("was given the labels")
+    if finding.knowledge.get("masks"):
+        words.append("was given the dropout masks")
     if not finding.honest:
         words.append(f"altered the model: {finding.knowledge['altered_model']}")
     return ", ".join(words) or "knew model and update only"
@@ -177,3 +179,21 @@ def pairs(pictures: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
     if not pictures:
         return []
     return list(zip(pictures["truth"], pictures["seen"], strict=True))
+
+
+Film = list[tuple[int, Tensor]]
+"""Iterations and the image as it was then, uint8 ``[C, H, W]``."""
+
+FRAMES = 7
+"""Frames of a film that a page shows, at most."""
+
+
+def films(pictures: dict[str, Tensor]) -> list[Film]:
+    """How each kept image appeared: some frames of each victim's film, the last among them."""
+    found = []
+    for number in range(len(pictures.get("seen", ()))):
+        if f"film.{number}" in pictures:
+            at = pictures[f"film.{number}.at"].tolist()
+            film = list(zip(at, pictures[f"film.{number}"], strict=True))
+            found.append(film if len(film) <= FRAMES else [film[0], *film[-FRAMES + 1 :]])
+    return found

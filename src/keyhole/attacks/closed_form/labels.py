@@ -34,6 +34,7 @@ class LabelInference(Attack):
     summary: ClassVar[str] = "infers the labels from the last layer's gradient"
     paper: ClassVar[str] = "Zhao et al. 2020 (iDLG); Wainakh et al. 2022 (LLG)"
     needs: ClassVar[str] = "a linear last layer; cross-entropy"
+    reads_images: ClassVar[bool] = False
 
     def misfits(self, observation: Observation) -> list[str]:
         if logits_layer(observation.model, observation.knowledge.shape) is None:

@@ -1,0 +1,27 @@
+"""Gradient matching: one engine with parts, and named attacks as rows of parts."""
+
+from keyhole.attacks.matching.attack import Matching
+from keyhole.attacks.matching.presets import (
+    DeepLeakage,
+    DropoutInversion,
+    GradInversion,
+    GradViT,
+    ImprovedDeepLeakage,
+    InvertingGradients,
+    IterativeApril,
+    MaskReading,
+    WellInformed,
+)
+
+__all__ = [
+    "DeepLeakage",
+    "DropoutInversion",
+    "GradInversion",
+    "GradViT",
+    "ImprovedDeepLeakage",
+    "InvertingGradients",
+    "IterativeApril",
+    "MaskReading",
+    "Matching",
+    "WellInformed",
+]

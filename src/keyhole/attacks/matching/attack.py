@@ -1,0 +1,225 @@
+"""Gradient matching as an attack: observations in, reconstructions out."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from keyhole.attacks.base import Attack, Reconstruction
+from keyhole.attacks.closed_form import LabelInference
+from keyhole.attacks.matching.allocator import keep_memory
+from keyhole.attacks.matching.engine import Engine
+from keyhole.attacks.matching.execution import Matcher, Way, choose
+from keyhole.attacks.matching.match import Targets
+from keyhole.attacks.matching.optimisers import State
+from keyhole.attacks.matching.precision import Precision, computing_in
+from keyhole.attacks.matching.problem import Problem
+from keyhole.attacks.matching.read_off import read
+from keyhole.attacks.matching.recipe import Recipe
+from keyhole.attacks.matching.runner import Runner
+from keyhole.attacks.matching.state import Outcome
+from keyhole.attacks.workbench import Bare, Workbench
+from keyhole.seeds import generator
+from keyhole.threat import Observation
+
+Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0)]
+Weight = Annotated[float, Field(ge=0)]
+
+CONVINCING = 0.01
+"""The relative distance of gradients at which an attacker is half convinced."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matching(Attack):
+    """Looks for images whose gradient is the one observed. Subclasses say by which recipe.
+
+    ``labels``: ``given``, ``inferred`` from the last layer, or ``sought`` with the images.
+    ``masks``: the clients' dropout is ``ignored``, its masks are ``given``, ``sought`` with the
+    images, or ``read`` off the update where it shows them and sought elsewhere.
+    ``trials`` first guesses are followed and the one of least loss is taken. ``way`` and
+    ``precision`` say how it is computed.
+    """
+
+    iterations: Count = 2000
+    lr: Positive = 0.1
+    labels: Literal["given", "inferred", "sought"] = "given"
+    masks: Literal["ignored", "given", "sought", "read"] = "ignored"
+    mask_weight: Weight = 1e-4
+    trials: Count = 1
+    way: Way = "auto"
+    precision: Precision = "float32"
+    seed: int = 0
+
+    published: ClassVar[dict[str, Any]] = {}
+    """The settings of the paper, where ours differ: ``--parity paper``."""
+    needs: ClassVar[str] = "any differentiable model; minutes rather than seconds"
+
+    @abstractmethod
+    def recipe(self, problem: Problem) -> Recipe:
+        """The parts, for one model; labels and masks are seen to by the base class."""
+
+    @property
+    def given(self) -> frozenset[str]:
+        told = {"labels": self.labels, "masks": self.masks}
+        return frozenset(name for name, how in told.items() if how == "given")
+
+    def misfits(self, observation: Observation) -> list[str]:
+        reasons = []
+        if self.labels == "inferred":
+            reasons += LabelInference().misfits(observation)
+        if self.labels == "given" and observation.knowledge.labels is None:
+            reasons.append("it must be given the labels, and was not")
+        if self.masks == "given" and observation.knowledge.masks is None:
+            reasons.append("it must be given the client's dropout masks, and was not")
+        if self.masks == "given" and not Problem.of(observation).sites:
+            reasons.append("the client drops nothing, so that there are no masks to be given")
+        return reasons
+
+    def reads(self, observation: Observation) -> set[str]:
+        """Any parameter will do; of those there are, at least one must be reported."""
+        names = [name for name, _ in observation.model.named_parameters()]
+        reported = [name for name in names if name in observation.update.change]
+        return set() if reported else set(names[:1])
+
+    def reconstruct(self, observation: Observation) -> Reconstruction:
+        return next(self.stream([observation], Bare()))
+
+    def stream(
+        self, observations: Sequence[Observation], bench: Workbench
+    ) -> Iterator[Reconstruction]:
+        if not observations:
+            return
+        keep_memory()
+        problem = Problem.of(observations[0])
+        job = _Job(self, problem, observations)
+        runner = Runner(
+            engine=Engine(job.recipe, problem, self.iterations),
+            matcher_of=job.matcher,
+            given_of=job.given,
+            draw_of=job.draw,
+            victims=len(observations) * self.trials,
+            bench=bench,
+            notes=job.notes,
+        )
+        with computing_in(self.precision):
+            runner.run()
+        for number in range(len(observations)):
+            yield job.reconstruction(number, runner)
+
+
+class _Job:
+    """One call of an attack: which victim is whose, and what each is told.
+
+    Victims of the engine are trials: ``victim = observation * trials + trial``.
+    """
+
+    def __init__(
+        self, attack: Matching, problem: Problem, observations: Sequence[Observation]
+    ) -> None:
+        self.attack, self.problem, self.observations = attack, problem, observations
+        recipe = attack.recipe(problem)
+        if attack.masks in ("sought", "read"):
+            recipe = recipe.seeking_masks(problem, attack.mask_weight)
+        self.recipe = recipe
+        self.notes: list[str] = []
+
+    def of(self, victim: int) -> Observation:
+        return self.observations[victim // self.attack.trials]
+
+    def draw(self, victim: int, attempt: int) -> torch.Generator:
+        """The same draws for the same client, whoever is attacked beside it."""
+        trial = victim % self.attack.trials
+        return generator(self.attack.seed, "attack", self.of(victim).client, trial, attempt)
+
+    def matcher(self, victims: Sequence[int]) -> Matcher:
+        gradients = [self.of(victim).update.gradient() for victim in victims]
+        targets = Targets.stack(gradients, self.problem.like, unit=self.recipe.objective.scale_free)
+        matcher, notes = choose(
+            self.problem,
+            targets,
+            way=self.attack.way,
+            statistics=self.recipe.watches_statistics,
+            whole=self.recipe.needs_whole,
+            half=self.attack.precision == "bf16",
+        )
+        self.notes += [note for note in notes if note not in self.notes]
+        return matcher
+
+    def given(self, victims: Sequence[int]) -> State:
+        """What is known of some victims, ``[N, ...]``."""
+        known: State = {}
+        like = self.problem.like
+        if self.attack.labels != "sought":
+            labels = torch.stack([self.labels(self.of(victim)) for victim in victims])
+            known["labels"] = torch.eye(self.problem.outputs)[labels].to(like)
+        if self.problem.sites and self.attack.masks == "given":
+            known["masks"] = torch.stack([self.masks(self.of(v)) for v in victims]).to(like)
+        if self.problem.sites and self.attack.masks == "read":
+            gradients = [self.of(victim).update.gradient() for victim in victims]
+            known["masks"] = torch.stack([read(self.problem, g) for g in gradients])
+        return known
+
+    def labels(self, observation: Observation) -> Tensor:
+        if self.attack.labels == "given":
+            assert observation.knowledge.labels is not None
+            return observation.knowledge.labels.cpu()
+        inferred = LabelInference().reconstruct(observation).labels
+        assert inferred is not None
+        return inferred.cpu()
+
+    def masks(self, observation: Observation) -> Tensor:
+        """The client's own masks side by side, ``[samples, elements]``."""
+        assert observation.knowledge.masks is not None
+        return torch.cat([mask.flatten(1) for mask in observation.knowledge.masks], dim=1)
+
+    def labels_found(self, victim: int, outcome: Outcome) -> Tensor | None:
+        """The labels that were sought or inferred; None where they were given."""
+        if self.recipe.labels is not None:
+            return outcome.best[self.recipe.labels.name].argmax(-1)
+        return None if self.attack.labels == "given" else self.labels(self.of(victim))
+
+    def masks_found(self, victim: int, outcome: Outcome) -> tuple[Tensor, ...] | None:
+        """The masks at the least loss: those sought, and among them those read off the update."""
+        if self.recipe.masks is None:
+            return None
+        found = outcome.best[self.recipe.masks.name]
+        known = self.given([victim]).get("masks")
+        if known is not None:
+            known = known[0].to(found)
+            found = torch.where(known < 0, found, known)
+        return self.recipe.masks.render(found)
+
+    def reconstruction(self, number: int, runner: Runner) -> Reconstruction:
+        """What became of one observation: its best trial."""
+        trials = range(number * self.attack.trials, (number + 1) * self.attack.trials)
+        best = min(trials, key=lambda v: (runner.history[v].failed, runner.outcomes[v].loss))
+        outcome, history = runner.outcomes[best], runner.history[best]
+        facts = {
+            "loss": outcome.loss,
+            "iterations": float(outcome.iterations),
+            "restarts": float(history.restarts),
+            "failed": float(history.failed),
+        }
+        if history.failed:
+            return Reconstruction(diagnostics={**facts, "images": 0.0, "loss": -1.0})
+        picture = self.recipe.picture
+        images = picture.render(outcome.best[picture.name][None], self.problem)[0]
+        believed = 1 / (1 + max(outcome.loss, 0.0) / CONVINCING)
+        frames = [(when, image.float()) for when, image in history.frames]
+        return Reconstruction(
+            images=images,
+            labels=self.labels_found(best, outcome),
+            confidence=torch.full((len(images),), believed),
+            loss_curve=tuple(history.losses),
+            frames=tuple(frames),
+            masks=self.masks_found(best, outcome),
+            diagnostics=facts,
+            notes=tuple(runner.notes),
+        )

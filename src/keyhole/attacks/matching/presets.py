@@ -1,0 +1,270 @@
+"""The published attacks, each a row of parts."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Literal
+
+from pydantic.dataclasses import dataclass
+
+from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight
+from keyhole.attacks.matching.objectives import Cosine, SquaredError
+from keyhole.attacks.matching.optimisers import LBFGS, Adam, CosineDecay, Plateau, Steps
+from keyhole.attacks.matching.priors import (
+    BatchNormStatistics,
+    Magnitude,
+    PatchSeams,
+    PositionCosine,
+    TotalVariation,
+)
+from keyhole.attacks.matching.problem import Problem
+from keyhole.attacks.matching.read_off import readable
+from keyhole.attacks.matching.recipe import Recipe
+from keyhole.attacks.matching.unknowns import Pixels, SoftLabels
+from keyhole.models.anatomy import PatchEmbedding, patch_embedding
+from keyhole.threat import Observation
+
+Labels = Literal["given", "inferred", "sought"]
+Masks = Literal["ignored", "given", "sought", "read"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeepLeakage(Matching):
+    """Squared error, images and labels sought together by L-BFGS."""
+
+    iterations: Count = 600
+    lr: Positive = 1.0
+    labels: Labels = "sought"
+
+    name: ClassVar[str] = "dlg"
+    summary: ClassVar[str] = "matches gradients by L-BFGS, labels unknown"
+    paper: ClassVar[str] = "Zhu et al. 2019 (DLG)"
+    published: ClassVar[dict[str, Any]] = {"iterations": 6000}
+
+    def recipe(self, problem: Problem) -> Recipe:
+        return Recipe(
+            objective=SquaredError(relative=True),
+            picture=Pixels(clamped=False),
+            optimiser=LBFGS(lr=self.lr),
+            schedule=Steps(at=()),
+            labels=SoftLabels() if self.labels == "sought" else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImprovedDeepLeakage(DeepLeakage):
+    """DLG with the labels inferred first."""
+
+    labels: Labels = "inferred"
+
+    name: ClassVar[str] = "idlg"
+    summary: ClassVar[str] = "infers the labels, then matches gradients by L-BFGS"
+    paper: ClassVar[str] = "Zhao et al. 2020 (iDLG)"
+    needs: ClassVar[str] = "a linear last layer; minutes rather than seconds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InvertingGradients(Matching):
+    """Cosine distance with total variation, by Adam on the sign of the pixels' gradient.
+
+    The rate falls tenfold after ``patience`` iterations without progress; a victim is done after
+    ``drops`` falls, or when its loss has not improved for ``give_up`` iterations, or lies below
+    ``stop_below``.
+    """
+
+    iterations: Count = 3000
+    tv: Weight = 1e-5
+    patience: Count = 100
+    drops: Count | None = 4
+    give_up: Count | None = None
+    stop_below: Positive | None = None
+
+    name: ClassVar[str] = "ig"
+    summary: ClassVar[str] = "matches gradients' direction, smooth images preferred"
+    paper: ClassVar[str] = "Geiping et al. 2020 (IG), as run in Scheliga et al. 2023"
+    published: ClassVar[dict[str, Any]] = {
+        "iterations": 20_000,
+        "patience": 800,
+        "drops": None,
+        "give_up": 4000,
+        "stop_below": 1e-5,
+    }
+
+    def recipe(self, problem: Problem) -> Recipe:
+        return Recipe(
+            objective=Cosine(),
+            picture=Pixels(signed=True),
+            optimiser=Adam(lr=self.lr, signed=("pixels",)),
+            schedule=Plateau(patience=self.patience, drops=self.drops, give_up=self.give_up),
+            priors=(TotalVariation(self.tv),),
+            labels=SoftLabels() if self.labels == "sought" else None,
+            stop_below=self.stop_below,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class WellInformed(InvertingGradients):
+    """IG that is told the client's dropout masks: what dropout hides, and nothing else."""
+
+    masks: Masks = "given"
+
+    name: ClassVar[str] = "wiig"
+    summary: ClassVar[str] = "IG with the client's own dropout masks"
+    paper: ClassVar[str] = "Scheliga et al. 2023 (WIIG)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DropoutInversion(InvertingGradients):
+    """IG that looks for the dropout masks together with the image."""
+
+    masks: Masks = "sought"
+
+    name: ClassVar[str] = "dia"
+    summary: ClassVar[str] = "IG that seeks the client's dropout masks with the image"
+    paper: ClassVar[str] = "Scheliga et al. 2023 (DIA)"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MaskReading(DropoutInversion):
+    """DIA that reads the masks off the update where it shows them, and seeks only the others."""
+
+    masks: Masks = "read"
+
+    name: ClassVar[str] = "dia-read"
+    summary: ClassVar[str] = "DIA with the masks that the update shows read off it"
+    paper: ClassVar[str] = "Keyhole; after Scheliga et al. 2023 (DIA)"
+    needs: ClassVar[str] = "one image a client; dropout straight before a linear layer"
+    adapts_to: ClassVar[frozenset[str]] = frozenset({"dropout"})
+    only_adaptive: ClassVar[bool] = True
+
+    def misfits(self, observation: Observation) -> list[str]:
+        reasons = super().misfits(observation)
+        if not readable(Problem.of(observation)):
+            reasons.append(
+                "no mask can be read off: it needs one image a client and a dropout whose output "
+                "goes straight into a linear layer"
+            )
+        return reasons
+
+
+@dataclass(frozen=True, kw_only=True)
+class IterativeApril(Matching):
+    """Squared error, and the cosine of the position embedding's gradients, by Adam."""
+
+    position_weight: Weight = 1.0
+    tv: Weight = 1e-3
+    labels: Labels = "inferred"
+
+    name: ClassVar[str] = "april-iterative"
+    summary: ClassVar[str] = "matches gradients, the position embedding's above all"
+    paper: ClassVar[str] = "Lu et al. 2022 (APRIL, optimisation)"
+    needs: ClassVar[str] = "a ViT with learned absolute position embeddings"
+
+    def misfits(self, observation: Observation) -> list[str]:
+        return [*no_patches(observation), *super().misfits(observation)]
+
+    def reads(self, observation: Observation) -> set[str]:
+        return {embedding_of(observation.model, observation.knowledge.shape).position}
+
+    def recipe(self, problem: Problem) -> Recipe:
+        embedding = embedding_of(problem.model, problem.knowledge.shape)
+        return Recipe(
+            objective=SquaredError(relative=True),
+            picture=Pixels(),
+            optimiser=Adam(lr=self.lr),
+            schedule=Steps(),
+            priors=(
+                PositionCosine(self.position_weight, embedding.position),
+                TotalVariation(self.tv),
+            ),
+            labels=SoftLabels() if self.labels == "sought" else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradViT(Matching):
+    """Squared error first; then smooth images without seams between patches as well.
+
+    The paper's image prior needs the statistics of a pretrained CNN and is left out.
+    """
+
+    tv: Weight = 1e-3
+    magnitude: Weight = 1e-5
+    seams: Weight = 1e-4
+    labels: Labels = "inferred"
+
+    name: ClassVar[str] = "gradvit"
+    summary: ClassVar[str] = "matches a ViT's gradients, then smooths the seams of patches"
+    paper: ClassVar[str] = "Hatamizadeh et al. 2022 (GradViT)"
+    needs: ClassVar[str] = "a ViT that cuts the image into patches; a linear last layer"
+    published: ClassVar[dict[str, Any]] = {"iterations": 120_000}
+
+    def misfits(self, observation: Observation) -> list[str]:
+        return [*no_patches(observation), *super().misfits(observation)]
+
+    def recipe(self, problem: Problem) -> Recipe:
+        embedding = embedding_of(problem.model, problem.knowledge.shape)
+        patch = patch_size(embedding, problem.knowledge.shape)
+        return Recipe(
+            objective=SquaredError(relative=True),
+            picture=Pixels(),
+            optimiser=Adam(lr=self.lr),
+            schedule=CosineDecay(),
+            priors=(
+                TotalVariation(self.tv),
+                Magnitude(self.magnitude),
+                PatchSeams(self.seams, patch, after=0.5),
+            ),
+            labels=SoftLabels() if self.labels == "sought" else None,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradInversion(Matching):
+    """Squared error with BatchNorm statistics, total variation and small pixels, by Adam."""
+
+    tv: Weight = 1e-4
+    magnitude: Weight = 1e-6
+    statistics: Weight = 1e-3
+    labels: Labels = "inferred"
+
+    name: ClassVar[str] = "gradinversion"
+    summary: ClassVar[str] = "matches gradients and the BatchNorms' statistics"
+    paper: ClassVar[str] = "Yin et al. 2021 (GradInversion)"
+    needs: ClassVar[str] = "a linear last layer; best with BatchNorm and trained weights"
+    published: ClassVar[dict[str, Any]] = {"iterations": 20_000, "statistics": 0.1}
+
+    def recipe(self, problem: Problem) -> Recipe:
+        return Recipe(
+            objective=SquaredError(relative=True),
+            picture=Pixels(),
+            optimiser=Adam(lr=self.lr),
+            schedule=CosineDecay(warm_up=0.0025),
+            priors=(
+                TotalVariation(self.tv),
+                Magnitude(self.magnitude),
+                BatchNormStatistics(self.statistics),
+            ),
+            labels=SoftLabels() if self.labels == "sought" else None,
+        )
+
+
+def no_patches(observation: Observation) -> list[str]:
+    """Why a model is not a ViT whose patches and positions are known."""
+    found = patch_embedding(observation.model, observation.knowledge.shape)
+    if isinstance(found, str):
+        return [f"it needs a ViT with learned absolute position embeddings, but {found}"]
+    return []
+
+
+def embedding_of(model: Any, shape: tuple[int, int, int]) -> PatchEmbedding:
+    found = patch_embedding(model, shape)
+    assert not isinstance(found, str)
+    return found
+
+
+def patch_size(embedding: PatchEmbedding, shape: tuple[int, int, int]) -> tuple[int, int]:
+    """Height and width of a patch, from the pixels that the first one holds."""
+    _, height, width = shape
+    pixels = embedding.entrance.layout[0] % (height * width)
+    rows, columns = pixels // width, pixels % width
+    return int(rows.max() - rows.min()) + 1, int(columns.max() - columns.min()) + 1

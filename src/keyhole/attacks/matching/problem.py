@@ -1,0 +1,87 @@
+"""What the victims of one attack have in common: the model, the recipe, the shapes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from keyhole.defenses import DEFENSES
+from keyhole.models.dropout_sites import DropoutMode, Site, Survey
+from keyhole.models.modes import set_mode
+from keyhole.threat import Knowledge, Observation
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One model attacked through updates of one kind.
+
+    ``model`` is the attacker's own copy, in the mode the clients train in, with the dropout rates
+    it believes the clients used.
+    """
+
+    model: nn.Module
+    knowledge: Knowledge
+    steps: int
+    lr: float
+    local_batch: int
+
+    @classmethod
+    def of(cls, observation: Observation) -> Problem:
+        """From what was observed of one of the victims."""
+        knowledge, update = observation.knowledge, observation.update
+        model = copy.deepcopy(observation.model)
+        if knowledge.defense is not None:
+            known = DEFENSES[knowledge.defense.name](**knowledge.defense.parameters)
+            model = known.on_model(model)
+        model = set_mode(model, knowledge.client_mode).requires_grad_(False)
+        local = min(update.batch_size, knowledge.batch_size)
+        return cls(model, knowledge, update.steps, update.lr, local)
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the model's type, where the model is."""
+        return next(self.model.parameters())
+
+    @cached_property
+    def box(self) -> tuple[Tensor, Tensor]:
+        """The least and greatest model input a pixel can have, each ``[C, 1, 1]``."""
+        return self.knowledge.box(self.like)
+
+    @cached_property
+    def outputs(self) -> int:
+        """How many logits the model has: at least one a class."""
+        return int(self.probed(Survey()).shape[1])
+
+    @cached_property
+    def sites(self) -> tuple[Site, ...]:
+        """The model's dropouts with a rate above 0, in the order they are reached."""
+        survey = Survey()
+        self.probed(survey)
+        return tuple(survey.sites)
+
+    def probed(self, mode: DropoutMode) -> Tensor:
+        """The logits of two black images under ``mode``; a copy runs, so that no buffer changes.
+
+        The copy shares the parameters: a mode finds them as the model's own.
+        """
+        shared: dict[int, object] = {id(p): p for p in self.model.parameters()}
+        with torch.no_grad(), mode:
+            logits: Tensor = copy.deepcopy(self.model, shared)(
+                torch.zeros(2, *self.knowledge.shape).to(self.like)
+            )
+        return logits
+
+    @property
+    def masked_samples(self) -> int:
+        """Samples that draw masks: each step draws its own."""
+        return self.steps * self.local_batch
+
+    def batch(self, step: int) -> slice:
+        """The images that the client is assumed to have used in a step: in order, then again."""
+        batches = max(1, self.knowledge.batch_size // self.local_batch)
+        start = (step % batches) * self.local_batch
+        return slice(start, start + self.local_batch)

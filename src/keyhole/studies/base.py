@@ -1,0 +1,180 @@
+"""What a study is: pieces that can be run one by one, anywhere, and put together again."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keyhole.audit import AuditResult, Finding, Plan, Progress, Stage, run_plan
+from keyhole.errors import BadValue, RunFolderError
+from keyhole.registry import unknown
+
+KEPT = ("ssim", "psnr", "lpips", "mmd", "mask", "reid", "read")
+"""Metrics of a row that a study keeps."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One stage of an audit, and what the paper reports of it: ``{attack: {metric: value}}``."""
+
+    name: str
+    stage: Stage
+    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    figure: str = ""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A paper's tables as pieces."""
+
+    name: str
+    title: str
+    paper: str
+    pieces: tuple[Piece, ...]
+    seed: int = 0
+
+    def chosen(self, names: Sequence[str]) -> list[Piece]:
+        """The pieces of these names, all without any; ``vit-*`` stands for all that begin so."""
+        if not names:
+            return list(self.pieces)
+        found = []
+        for name in names:
+            begin = name.removesuffix("*")
+            same = [
+                piece
+                for piece in self.pieces
+                if piece.name == name or (begin != name and piece.name.startswith(begin))
+            ]
+            if not same:
+                raise unknown(f"piece of study {self.name}", name, [p.name for p in self.pieces])
+            found += same
+        return list({piece.name: piece for piece in found}.values())
+
+    def run(
+        self,
+        pieces: Sequence[Piece],
+        *,
+        results: Path,
+        runs: Path,
+        data_dir: str | None,
+        device: str,
+        progress: Progress,
+        within: float | None = None,
+        victims_at_once: int | None = None,
+        **changes: Any,
+    ) -> Iterator[Piece]:
+        """Runs pieces that have no result yet, one after the other; each can be interrupted.
+
+        A result over fewer images than asked for does not count.
+        No piece is begun when ``within`` seconds have passed. ``changes`` go to every stage.
+        """
+        begun = time.monotonic()
+        for piece in pieces:
+            if within is not None and time.monotonic() - begun > within:
+                return
+            plan = Plan(title=f"{self.title}: {piece.name}", seed=self.seed, stage=(piece.stage,))
+            plan = plan.with_all(**changes)
+            known = read_result(results, piece)
+            if known is not None and known["images"] >= images_of(plan.stage[0]):
+                continue
+            result = run_plan(
+                plan,
+                out=runs / piece.name,
+                data_dir=data_dir,
+                device=device,
+                progress=progress,
+                victims_at_once=victims_at_once,
+            )
+            write_result(results, piece, condensed(piece, result))
+            yield piece
+
+
+def images_of(stage: Stage) -> int:
+    return stage.victims * stage.batch_size
+
+
+def condensed(piece: Piece, result: AuditResult) -> dict[str, Any]:
+    """A piece's result without what can be computed from it."""
+    first = result.findings[0]
+    return {
+        "piece": piece.name,
+        "images": first.victims * piece.stage.batch_size,
+        "stage": {k: first.recipe[k] for k in ("batch_size", "victims", "seed", "image_size")},
+        "device": first.recipe["device"],
+        "versions": first.versions,
+        "rows": {row_name(f): _row(f) for f in result.findings},
+    }
+
+
+def row_name(finding: Finding) -> str:
+    """An attack's name; one that reads masks off the update says so."""
+    reads = finding.attack_parameters.get("masks") == "read"
+    return f"{finding.attack}-read" if reads else finding.attack
+
+
+def _row(finding: Finding) -> dict[str, Any]:
+    return {
+        "attacker": finding.attacker,
+        "parameters": finding.attack_parameters,
+        "seconds": round(finding.seconds, 2),
+        "iterations": finding.diagnostics.get("iterations"),
+        "loss": finding.diagnostics.get("loss"),
+        "notes": list(finding.notes),
+        "metrics": {
+            name: {
+                "mean": round(summary.mean, 5),
+                "low": round(summary.low, 5),
+                "high": round(summary.high, 5),
+                "per_image": [round(value, 4) for value in summary.per_image],
+            }
+            for name, summary in finding.metrics.items()
+            if name in KEPT
+        },
+    }
+
+
+def path_of(results: Path, piece: Piece) -> Path:
+    return results / f"{piece.name}.json"
+
+
+def read_result(results: Path, piece: Piece) -> dict[str, Any] | None:
+    """What was found earlier; None where the piece has not been run."""
+    path = path_of(results, piece)
+    if not path.is_file():
+        return None
+    try:
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except json.JSONDecodeError:
+        raise RunFolderError(f"{path} cannot be read: remove it and run the piece again") from None
+    return found
+
+
+def write_result(results: Path, piece: Piece, value: dict[str, Any]) -> None:
+    """Writes a result so that it is there as a whole or not at all."""
+    try:
+        results.mkdir(parents=True, exist_ok=True)
+        half = results / f".{piece.name}.{os.getpid()}.half"
+        half.write_text(json.dumps(value, indent=None) + "\n", encoding="utf-8")
+        half.replace(path_of(results, piece))
+    except OSError as error:
+        raise RunFolderError(f"cannot write to {results} ({error.strerror})") from None
+
+
+def find_study(name: str, studies: Mapping[str, Study]) -> Study:
+    if name not in studies:
+        raise unknown("study", name, studies)
+    return studies[name]
+
+
+def require_results(results: Path, study: Study) -> None:
+    """Raises where there is nothing to show."""
+    if not any(read_result(results, piece) for piece in study.pieces):
+        raise BadValue(
+            f"{results} holds no results of study {study.name!r}: run `keyhole study {study.name}` "
+            "or name their folder with --results"
+        )

@@ -1,0 +1,89 @@
+"""Ours beside the paper's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from keyhole.studies.base import Piece, Study, read_result
+
+COLUMNS = {"ssim": "SSIM", "psnr": "PSNR", "lpips": "LPIPS", "mmd": "MMD", "mask": "mask"}
+DIGITS = {"ssim": 3, "psnr": 1, "lpips": 3, "mmd": 1, "mask": 3}
+
+
+def rows(study: Study, results: Path) -> list[dict[str, Any]]:
+    """One row an attack and piece that was run or that the paper reports."""
+    found = []
+    for piece in study.pieces:
+        result = read_result(results, piece)
+        ours = {} if result is None else result["rows"]
+        for attack in dict.fromkeys([*ours, *piece.paper]):
+            row = ours.get(attack)
+            if row is None and result is None:
+                continue
+            found.append(_row(piece, attack, row, result))
+    return found
+
+
+def _row(
+    piece: Piece, attack: str, row: dict[str, Any] | None, result: dict[str, Any] | None
+) -> dict[str, Any]:
+    metrics = {} if row is None else {n: m["mean"] for n, m in row["metrics"].items()}
+    return {
+        "piece": piece.name,
+        "figure": piece.figure,
+        "attack": attack,
+        "ours": {name: metrics[name] for name in COLUMNS if name in metrics},
+        "paper": dict(piece.paper.get(attack, {})),
+        "images": None if result is None else result["images"],
+        "iterations": None if row is None else row["iterations"],
+        "seconds": None if row is None else row["seconds"],
+        "device": None if result is None else result["device"],
+    }
+
+
+def lines(study: Study, results: Path) -> Iterator[str]:
+    """The rows for a terminal."""
+    yield f"{study.paper}: mean over images, ours beside the paper's"
+    names = ("piece", "attack", "images", "paper", *COLUMNS.values(), "steps")
+    yield _line(*names)
+    before = ""
+    for row in rows(study, results):
+        first = row["piece"] != before
+        before = row["piece"]
+        paper = row["paper"].get("ssim")
+        yield _line(
+            row["piece"] if first else "",
+            row["attack"],
+            str(row["images"] or "") if first else "",
+            "" if paper is None else f"{paper:.2f}",
+            *(_number(name, row["ours"]) for name in COLUMNS),
+            "" if not row["iterations"] else f"{row['iterations']:.0f}",
+        )
+
+
+def _line(piece: str, attack: str, *cells: str) -> str:
+    return f"{piece:<22} {attack:<12}" + "".join(f"{cell:>8}" for cell in cells)
+
+
+def _number(name: str, values: dict[str, float]) -> str:
+    return f"{values[name]:.{DIGITS[name]}f}" if name in values else ""
+
+
+def listing(study: Study, results: Path) -> list[dict[str, Any]]:
+    """The pieces, and which are done."""
+    return [
+        {
+            "piece": piece.name,
+            "figure": piece.figure,
+            "done": read_result(results, piece) is not None,
+            "model": piece.stage.model,
+            "data": piece.stage.data,
+            "defense": piece.stage.defenses[0],
+            "attacks": list(piece.stage.attacks),
+            "clients": piece.stage.victims,
+            "batch_size": piece.stage.batch_size,
+        }
+        for piece in study.pieces
+    ]

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from keyhole.attacks.matching.unfolding import Geometry, unfold
+
+GEOMETRIES = [
+    Geometry(kernel=(3, 3), stride=(1, 1), padding=(1, 1), dilation=(1, 1), size=(5, 5)),
+    Geometry(kernel=(3, 2), stride=(2, 1), padding=(0, 2), dilation=(1, 2), size=(7, 5)),
+    Geometry(kernel=(2, 3), stride=(3, 2), padding=(1, 0), dilation=(2, 1), size=(6, 8)),
+    Geometry(kernel=(5, 5), stride=(2, 2), padding=(2, 2), dilation=(1, 1), size=(6, 6)),
+    Geometry(kernel=(1, 1), stride=(1, 1), padding=(0, 0), dilation=(1, 1), size=(4, 3)),
+    Geometry(kernel=(1, 1), stride=(2, 3), padding=(0, 0), dilation=(1, 1), size=(5, 7)),
+    Geometry(kernel=(1, 1), stride=(2, 2), padding=(1, 1), dilation=(1, 1), size=(4, 4)),
+    Geometry(kernel=(4, 4), stride=(4, 4), padding=(0, 0), dilation=(1, 1), size=(8, 6)),
+]
+EVERY = pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+
+
+def image(geometry: Geometry) -> Tensor:
+    return torch.randn(2, 3, *geometry.size, dtype=torch.double)
+
+
+def torchs(x: Tensor, g: Geometry) -> Tensor:
+    return F.unfold(x, g.kernel, dilation=g.dilation, padding=g.padding, stride=g.stride)
+
+
+@EVERY
+def test_the_columns_are_torchs(geometry: Geometry) -> None:
+    x = image(geometry)
+    found = unfold(x, geometry)
+    assert torch.equal(found, torchs(x, geometry))
+    assert found.shape[2] == geometry.out[0] * geometry.out[1]
+
+
+@EVERY
+def test_the_columns_times_the_weight_are_the_convolution(geometry: Geometry) -> None:
+    x = image(geometry)
+    weight = torch.randn(4, 3, *geometry.kernel, dtype=torch.double)
+    made = F.conv2d(x, weight, None, geometry.stride, geometry.padding, geometry.dilation)
+    columns = weight.flatten(1) @ unfold(x, geometry)
+    torch.testing.assert_close(columns.unflatten(2, geometry.out), made)
+
+
+@EVERY
+def test_the_adjoint_is_torchs(geometry: Geometry) -> None:
+    x = image(geometry).requires_grad_()
+    columns = unfold(x, geometry)
+    along = torch.randn_like(columns)
+    found = torch.autograd.grad(columns, x, along)
+    expected = torch.autograd.grad(torchs(x, geometry), x, along)
+    torch.testing.assert_close(found, expected)
+
+
+@EVERY
+def test_it_can_be_differentiated_twice(geometry: Geometry) -> None:
+    x = torch.randn(1, 1, *geometry.size, dtype=torch.double, requires_grad=True)
+    columns = partial(unfold, geometry=geometry)
+    assert torch.autograd.gradcheck(columns, (x,))
+    assert torch.autograd.gradgradcheck(columns, (x,))
+
+
+@EVERY
+def test_second_derivatives_through_it_are_torchs(geometry: Geometry) -> None:
+    """Of a function that is not linear: differentiating its gradient's length."""
+
+    def bend(columns: Tensor, x: Tensor) -> Tensor:
+        slope = torch.autograd.grad(columns.pow(3).sum(), x, create_graph=True)[0]
+        return torch.autograd.grad(slope.square().sum(), x)[0]
+
+    x = image(geometry).requires_grad_()
+    torch.testing.assert_close(bend(unfold(x, geometry), x), bend(torchs(x, geometry), x))
+
+
+def test_strided_images_are_taken() -> None:
+    geometry = GEOMETRIES[0]
+    x = torch.randn(2, 5, 5, 3).permute(0, 3, 1, 2)
+    assert torch.equal(unfold(x, geometry), torchs(x, geometry))

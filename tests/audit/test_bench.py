@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from keyhole.audit import bench
+from keyhole.audit.bench import AuditBench
+from keyhole.audit.progress import Silent
+from keyhole.audit.store import Store
+
+
+class Watcher(Silent):
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int, str]] = []
+
+    def iterate(self, done: int, total: int, text: str) -> None:
+        self.seen.append((done, total, text))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "run", {"title": "a plan"})
+
+
+def test_what_was_saved_last_is_what_is_loaded(store: Store) -> None:
+    kept = AuditBench("scene-0-0", store, Silent())
+    assert kept.load() is None
+    kept.save({"x": torch.zeros(2), "old": torch.ones(1)}, {"begun": 1})
+    state = {
+        "x": torch.randn(3, 4),
+        "half": torch.randn(2).half(),
+        "wide": torch.randn(2, dtype=torch.double),
+        "alive": torch.tensor([True, False]),
+        "count": torch.tensor(7),
+    }
+    facts = {"begun": 2, "history": {"0": [[[50, 0.1]], 0, False, [0, 50]]}, "notes": ["slow"]}
+    kept.save(state, facts)
+    found = AuditBench("scene-0-0", store, Silent()).load()
+    assert found is not None
+    assert set(found[0]) == set(state)
+    for name, tensor in state.items():
+        assert found[0][name].dtype == tensor.dtype
+        assert torch.equal(found[0][name], tensor)
+    assert found[1] == facts
+
+
+def test_a_loss_that_is_not_a_number_survives_being_kept(store: Store) -> None:
+    kept = AuditBench("scene-0-0", store, Silent())
+    kept.save({}, {"outcomes": {"0": [float("inf"), 3]}})
+    found = kept.load()
+    assert found is not None
+    assert found[1] == {"outcomes": {"0": [float("inf"), 3]}}
+
+
+def test_each_attack_has_a_drawer_of_its_own(store: Store) -> None:
+    one, other = (AuditBench(f"scene-0-{row}", store, Silent()) for row in range(2))
+    one.save({"x": torch.zeros(1)}, {})
+    assert other.load() is None
+
+
+def test_what_is_saved_is_a_copy(store: Store) -> None:
+    kept, x = AuditBench("scene-0-0", store, Silent()), torch.zeros(2)
+    kept.save({"x": x}, {})
+    x += 1
+    found = kept.load()
+    assert found is not None
+    assert found[0]["x"].tolist() == [0, 0]
+
+
+def test_a_scene_that_is_done_leaves_nothing_and_others_stay(store: Store) -> None:
+    for name in ("ab12-0-0", "ab12-2-1", "ab123-0-0"):
+        store.keep_state(name, {"x": torch.zeros(1)}, {})
+    store.add_chunk("ab12-0", {"rows": []}, {"x": torch.zeros(1)})
+    store.drop_begun("ab12")
+    assert [p.name for p in (store.root / "states").iterdir()] == ["ab123-0-0.safetensors"]
+    assert not list((store.root / "chunks").iterdir())
+
+
+def test_without_a_run_folder_nothing_is_kept_and_nothing_fails() -> None:
+    bare = AuditBench("scene-0-0", None, Silent())
+    bare.save({"x": torch.zeros(1)}, {})
+    assert bare.load() is None
+
+
+def test_it_is_time_to_save_when_the_last_time_is_long_ago(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
+    kept = AuditBench("scene-0-0", store, Silent())
+    assert not kept.due()
+    clock[0] += bench.SECONDS_BETWEEN_SAVES
+    assert kept.due()
+    kept.save({"x": torch.zeros(1)}, {})
+    assert not kept.due()
+
+
+def test_progress_is_passed_on_and_the_number_of_victims_handed_over() -> None:
+    watcher = Watcher()
+    desk = AuditBench("scene-0-0", None, watcher, 3)
+    desk.watch(50, 200, "loss 0.1")
+    assert watcher.seen == [(50, 200, "loss 0.1")]
+    assert desk.victims_at_once == 3
+    assert AuditBench("scene-0-0", None, watcher).victims_at_once is None
