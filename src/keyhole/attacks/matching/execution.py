@@ -38,6 +38,9 @@ class Matcher(Protocol):
 
     def select(self, victims: Tensor) -> Matcher: ...
 
+    def fork(self, victims: Tensor) -> Matcher | None:
+        """The same for some victims, safe to run beside others; None where that cannot be."""
+
 
 class VmapMatcher:
     """Per-victim gradients by ``vmap`` over ``grad``; local steps are unrolled."""
@@ -52,6 +55,10 @@ class VmapMatcher:
     def select(self, victims: Tensor) -> VmapMatcher:
         targets = self.targets.select(victims)
         return type(self)(self.problem, targets, statistics=self.statistics)
+
+    def fork(self, victims: Tensor) -> None:
+        """torch.func's transforms share the model's parameters and are not run side by side."""
+        return
 
     def __call__(self, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None) -> Match:
         if masks is None:

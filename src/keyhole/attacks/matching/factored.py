@@ -13,6 +13,7 @@ layer by layer. Scales, shifts, biases, position embeddings and class tokens are
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -117,6 +118,17 @@ class FactoredMatcher:
         targets = self.targets.select(victims)
         return FactoredMatcher(
             self.model, self.anatomy, targets, statistics=self.statistics, half=self.half
+        )
+
+    def fork(self, victims: Tensor) -> FactoredMatcher:
+        """Some of the victims, with a model of their own: parameters are swapped while it runs."""
+        forked = self.select(victims)
+        return FactoredMatcher(
+            copy.deepcopy(self.model),
+            self.anatomy,
+            forked.targets,
+            statistics=self.statistics,
+            half=self.half,
         )
 
     def __call__(self, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None) -> Match:

@@ -10,13 +10,14 @@ from statistics import fmean
 import torch
 from torch import Tensor
 
-from keyhole.attacks.matching.engine import BEST, Engine, Stepper, stepper
+from keyhole.attacks.matching.engine import BEST, Engine, Stepper
 from keyhole.attacks.matching.execution import Matcher
 from keyhole.attacks.matching.graphs import graphed
 from keyhole.attacks.matching.optimisers import State
 from keyhole.attacks.matching.problem import Problem
 from keyhole.attacks.matching.state import GIVEN, History, Outcome, put, select
 from keyhole.attacks.matching.tape import Tape
+from keyhole.attacks.matching.threads import side_by_side
 from keyhole.attacks.workbench import Saved, Workbench
 from keyhole.errors import DoesNotFit
 
@@ -28,7 +29,7 @@ LEAVE_GRAPH = 0.5
 """The same where a smaller batch means capturing a new CUDA graph."""
 SHARE = 0.8
 """The share of free memory that the victims may fill."""
-LEAST_ON_CPU, MOST_ON_CPU = 16, 64
+LEAST_ON_CPU, MOST_ON_CPU = 32, 128
 """Victims at once on the CPU, where memory allows."""
 CACHED = 1 << 20
 """Activations, over all victims, up to which more victims make the CPU faster."""
@@ -108,7 +109,7 @@ class Runner:
 
     def _stepper(self, state: State, matcher: Matcher) -> Stepper:
         if not state["alive"].is_cuda:
-            return stepper(self.engine, state, matcher)
+            return side_by_side(self.engine, state, matcher)
         advance, why = graphed(self.engine, state, matcher)
         if why is not None and why not in self.notes:
             self.notes.append(why)
