@@ -13,7 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from keyhole.attacks import ATTACKS, Attack, Matching, Reconstruction
+from keyhole.attacks import (
+    ATTACKS,
+    CLOSED_FORM,
+    ITERATIVE,
+    Attack,
+    Matching,
+    Reconstruction,
+)
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES, Dropout, Gaussian, NoDefense, Pruning
 from keyhole.errors import BadUpdate, DoesNotFit, KeyholeError
@@ -191,7 +198,34 @@ def test_an_attack_that_does_not_apply_says_why(
     assert "\n" not in str(raised.value)
 
 
-@EVERY
+CLOSED = pytest.mark.parametrize(
+    "attack", [attack() for attack in CLOSED_FORM], ids=lambda a: a.name
+)
+ITERATING = pytest.mark.parametrize(
+    "attack", [quick(attack.name) for attack in ITERATIVE], ids=lambda a: a.name
+)
+
+
+@ITERATING
+@pytest.mark.parametrize("defense", [Dropout(p=0.5), Gaussian(sigma=100.0)], ids=str)
+def test_what_an_iterative_attack_returns_is_finite(
+    observe: Callable[..., Any], digits: ImageSet, attack: Attack, defense: Any
+) -> None:
+    observation = victim_of(attack, observe, digits, [3], defense).observation
+    assert attack.misfits(observation) == []
+    check_usable(attack(observation), 1)
+
+
+@ITERATING
+@pytest.mark.parametrize("factor", [0.0, 1e-38, 1e20])
+def test_an_iterative_attack_bears_updates_of_any_size(
+    observe: Callable[..., Any], digits: ImageSet, attack: Attack, factor: float
+) -> None:
+    seen = victim_of(attack, observe, digits, [3]).observation
+    check_usable(attack(with_update(seen, seen.update.map(lambda _, t: t * factor))), 1)
+
+
+@CLOSED
 @DEFENDED
 @pytest.mark.parametrize("aware", [True, False])
 def test_what_an_attack_returns_is_finite(
@@ -203,7 +237,7 @@ def test_what_an_attack_returns_is_finite(
     check_usable(attack(observation), 1)
 
 
-@EVERY
+@CLOSED
 @pytest.mark.parametrize("factor", [0.0, 1e-38, 1e-20, 1e20])
 @pytest.mark.parametrize("known", [None, Gaussian(), Pruning()], ids=str)
 def test_updates_of_any_size_are_borne(
