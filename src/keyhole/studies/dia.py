@@ -94,7 +94,7 @@ def batched(model: str, data: str, rate: float, batch: int) -> Piece:
         model=model,
         data=data,
         defenses=(f"dropout(p={rate})",),
-        attacks=("dia",),
+        attacks=(f"dia({SETTINGS[model]})" if model in SETTINGS else "dia",),
         victims=IMAGES // batch,
         batch_size=batch,
     )

@@ -30,11 +30,7 @@ def problem(clients: Clients) -> Problem:
 
 
 def engine_of(problem: Problem, text: str, iterations: int = 4) -> Engine:
-    attack = ATTACKS.parse(text)
-    recipe = attack.recipe(problem)
-    if attack.masks == "sought":
-        recipe = recipe.seeking_masks(problem, attack.mask_weight)
-    return Engine(recipe, problem, iterations)
+    return Engine(ATTACKS.parse(text).whole_recipe(problem), problem, iterations)
 
 
 def start(engine: Engine, victims: list[int], given: dict[str, Tensor]) -> dict[str, Tensor]:

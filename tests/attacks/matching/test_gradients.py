@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from keyhole.attacks.matching import factored
+from keyhole.attacks.matching import factored, tape
 from keyhole.attacks.matching.dissection import dissect
 from keyhole.attacks.matching.execution import LoopMatcher, Matcher, VmapMatcher, choose
 from keyhole.attacks.matching.factored import FactoredMatcher
@@ -254,11 +254,13 @@ def matcher_of(way: str, case: Case, model: nn.Module, targets: Targets) -> Matc
 def test_gradients_and_what_follows_from_them_are_autograds(
     monkeypatch: pytest.MonkeyPatch, name: str, way: str
 ) -> None:
-    """``built`` and ``products``: factored, with or without building what is small.
+    """``built`` and ``products``: factored, with or without building what is small; convolutions by
+    torch, or as the product with their columns.
 
     ``chosen``: any way will do, if it is right; vmap's second derivatives are not always.
     """
     monkeypatch.setattr(factored, "SMALL", 0 if way == "products" else factored.SMALL)
+    monkeypatch.setattr(tape, "by_columns", lambda x, place: way == "products")
     case = CASES[name]
     model = built(case)
     images, labels = dummies(case)

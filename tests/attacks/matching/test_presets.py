@@ -166,8 +166,8 @@ def test_each_row_has_the_parts_its_paper_names(clients: Clients, vit: nn.Module
     recipes = {attack.name: attack().recipe(problem) for attack in ITERATIVE}
     priors = {name: {type(p) for p in recipe.priors} for name, recipe in recipes.items()}
     assert isinstance(recipes["dlg"].optimiser, LBFGS)
-    assert recipes["dlg"].labels is not None
-    assert recipes["idlg"].labels is None
+    assert ATTACKS.parse("dlg").whole_recipe(problem).labels is not None
+    assert ATTACKS.parse("idlg").whole_recipe(problem).labels is None
     assert isinstance(recipes["dlg"].objective, SquaredError)
     for name in ("ig", "wiig", "dia"):
         assert isinstance(recipes[name].objective, Cosine)

@@ -192,10 +192,7 @@ def attack_of(name: str) -> Matching:
 
 
 def engine_of(attack: Matching, problem: Problem) -> Engine:
-    recipe = attack.recipe(problem)
-    if attack.masks == "sought":
-        recipe = recipe.seeking_masks(problem, attack.mask_weight)
-    return Engine(recipe, problem, ITERATIONS)
+    return Engine(attack.whole_recipe(problem), problem, ITERATIONS)
 
 
 def started(scene: Scene) -> tuple[Engine, dict[str, Tensor]]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from keyhole.attacks.matching.unfolding import Geometry, unfold
+from keyhole.attacks.matching.unfolding import Geometry, convolve, unfold
 
 GEOMETRIES = [
     Geometry(kernel=(3, 3), stride=(1, 1), padding=(1, 1), dilation=(1, 1), size=(5, 5)),
@@ -43,8 +43,13 @@ def test_the_columns_times_the_weight_are_the_convolution(geometry: Geometry) ->
     x = image(geometry)
     weight = torch.randn(4, 3, *geometry.kernel, dtype=torch.double)
     made = F.conv2d(x, weight, None, geometry.stride, geometry.padding, geometry.dilation)
-    columns = weight.flatten(1) @ unfold(x, geometry)
-    torch.testing.assert_close(columns.unflatten(2, geometry.out), made)
+    bias = torch.randn(4, dtype=torch.double)
+    columns = unfold(x, geometry).mT
+    torch.testing.assert_close(convolve(columns, weight, None, geometry), made)
+    shifted = made + bias.view(-1, 1, 1)
+    torch.testing.assert_close(convolve(columns, weight, bias, geometry), shifted)
+    called = geometry.stride, geometry.padding, geometry.dilation
+    assert Geometry.of(x, weight, *called) == geometry
 
 
 @EVERY

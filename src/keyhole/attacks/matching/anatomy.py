@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from keyhole.errors import DoesNotFit
 
-class DoesNotFactor(Exception):
+REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError)
+"""What torch and models raise where a model cannot be taken."""
+
+
+class DoesNotFactor(DoesNotFit):
     """Why a model's gradients cannot be had from its layers' inputs and output gradients."""
 
 

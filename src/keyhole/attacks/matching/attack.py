@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -24,6 +25,7 @@ from keyhole.attacks.matching.read_off import read
 from keyhole.attacks.matching.recipe import Recipe
 from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.state import Outcome
+from keyhole.attacks.matching.unknowns import SoftLabels
 from keyhole.attacks.workbench import Bare, Workbench
 from keyhole.seeds import generator
 from keyhole.threat import Observation
@@ -63,7 +65,16 @@ class Matching(Attack):
 
     @abstractmethod
     def recipe(self, problem: Problem) -> Recipe:
-        """The parts, for one model; labels and masks are seen to by the base class."""
+        """The parts, for one model; labels and masks are seen to by :meth:`whole_recipe`."""
+
+    def whole_recipe(self, problem: Problem) -> Recipe:
+        """The parts, with labels and masks among the unknowns where they are sought."""
+        recipe = self.recipe(problem)
+        if self.labels == "sought":
+            recipe = replace(recipe, labels=SoftLabels())
+        if self.masks in ("sought", "read"):
+            recipe = recipe.seeking_masks(problem, self.mask_weight)
+        return recipe
 
     @property
     def given(self) -> frozenset[str]:
@@ -124,10 +135,7 @@ class _Job:
         self, attack: Matching, problem: Problem, observations: Sequence[Observation]
     ) -> None:
         self.attack, self.problem, self.observations = attack, problem, observations
-        recipe = attack.recipe(problem)
-        if attack.masks in ("sought", "read"):
-            recipe = recipe.seeking_masks(problem, attack.mask_weight)
-        self.recipe = recipe
+        self.recipe = attack.whole_recipe(problem)
         self.notes: list[str] = []
 
     def of(self, victim: int) -> Observation:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from keyhole.attacks.matching.anatomy import Anatomy, DoesNotFactor
+from keyhole.attacks.matching.anatomy import REFUSALS, Anatomy, DoesNotFactor
 from keyhole.attacks.matching.factored import FactoredMatcher
 from keyhole.attacks.matching.precision import computing_in
 from keyhole.attacks.matching.tape import Call, Tape
@@ -33,16 +33,13 @@ def dissect(model: nn.Module, shape: tuple[int, int, int]) -> Anatomy:
     try:
         with tape:
             logits = model(images.flatten(0, 1))
-    except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError) as error:
+    except REFUSALS as error:
         raise DoesNotFactor(f"a forward pass fails ({one_line(error)})") from None
     targets = torch.eye(logits.shape[1])[[0, 1, 1, 0]].view(2, 2, -1).to(like)
     used = [n for call in tape.calls for n in (call.weight, call.bias) if n is not None]
     twice = sorted({n for n in used if used.count(n) > 1})
     if twice:
         raise DoesNotFactor(f"{twice[0]!r} is used more than once")
-    strings = [c for c in tape.calls if isinstance(c.geometry.get("padding"), str)]
-    if strings:
-        raise DoesNotFactor(f"{strings[0].weight!r} pads by name")
     copied = frozenset(i for i, call in enumerate(tape.calls) if call.overwritten)
     plain = {n: sample_shape(n, p) for n, p in model.named_parameters() if n not in used}
     anatomy = Anatomy(plain, copied, positions(tape.calls))
@@ -79,7 +76,7 @@ def check(
     matcher = FactoredMatcher(model, anatomy, ThinTargets(zeros, {}, {}))
     try:
         match = matcher(images, targets, None)
-    except (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError) as error:
+    except REFUSALS as error:
         raise DoesNotFactor(f"its factored gradient fails ({one_line(error)})") from None
     missing = [n for n in zeros if n not in match.names]
     if missing:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from keyhole.attacks.matching.anatomy import DoesNotFactor
+from keyhole.attacks.matching.anatomy import REFUSALS, DoesNotFactor
 from keyhole.attacks.matching.dissection import dissect
 from keyhole.attacks.matching.factored import FactoredMatcher
 from keyhole.attacks.matching.match import BuiltMatch, Match, Targets
@@ -21,8 +21,6 @@ from keyhole.errors import one_line
 Way = Literal["auto", "factored", "vmap", "loop"]
 Weights = dict[str, Tensor]
 
-REFUSALS = (RuntimeError, NotImplementedError, ValueError, TypeError, IndexError)
-"""What torch raises where a model cannot be taken."""
 BENT = 1e-2
 """Relative error of second derivatives from which vmap counts as wrong."""
 
@@ -181,7 +179,7 @@ def choose(
             return matcher, notes
         except DoesNotFactor as error:
             if way == "factored":
-                raise
+                raise DoesNotFactor(f"the model cannot be matched factored: {error}") from None
             if problem.steps == 1:
                 notes.append(f"matched by vmap, not factored: {error}")
     if way in ("auto", "vmap"):
@@ -190,7 +188,7 @@ def choose(
         if why is None:
             return mapped, notes
         if way == "vmap":
-            raise DoesNotFactor(why)
+            raise DoesNotFactor(f"the model cannot be matched by vmap: {why}")
         notes = [f"matched one victim at a time, by a loop: vmap cannot take the model ({why})"]
     return LoopMatcher(problem, targets, statistics=statistics), notes
 

@@ -25,7 +25,7 @@ from keyhole.attacks.matching.anatomy import Anatomy
 from keyhole.attacks.matching.match import Match
 from keyhole.attacks.matching.tape import Call, Tape
 from keyhole.attacks.matching.thin import SMALL, ThinTargets
-from keyhole.attacks.matching.unfolding import Geometry, unfold
+from keyhole.attacks.matching.unfolding import unfold
 
 
 @dataclass(frozen=True)
@@ -216,8 +216,11 @@ def add_weight(
         shape = torch.Size((outputs.shape[2], inputs.shape[2]))
         large[call.weight] = Factors(inputs, outputs, shape)
         return
-    groups, geometry = call.geometry["groups"], geometry_of(call)
-    unfolded = columns(unfold(call.received.to(outputs.dtype), geometry), victims, "conv")
+    groups, geometry = call.geometry["groups"], call.geometry["place"]
+    if call.columns is None:
+        unfolded = columns(unfold(call.received.to(outputs.dtype), geometry), victims, "conv")
+    else:
+        unfolded = columns(call.columns.to(outputs.dtype), victims, "linear")
     fan_in = call.received.shape[1] // groups
     shape = torch.Size((outputs.shape[2], fan_in, *geometry.kernel))
     if groups == 1:
@@ -227,23 +230,6 @@ def add_weight(
     grouped = torch.unflatten(outputs, 2, (groups, -1))
     built = torch.einsum("nkgc,nkgq->ngcq", grouped, inputs)
     small[call.weight] = built.reshape(victims, *shape)
-
-
-def geometry_of(call: Call) -> Geometry:
-    """Where a noted convolution looked."""
-    rows, across = call.received.shape[2:]
-    return Geometry(
-        kernel=_pair(call.geometry["kernel_size"]),
-        stride=_pair(call.geometry["stride"]),
-        padding=_pair(call.geometry["padding"]),
-        dilation=_pair(call.geometry["dilation"]),
-        size=(rows, across),
-    )
-
-
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
-    pair = (value, value) if isinstance(value, int) else value
-    return pair[0], pair[-1]
 
 
 def columns(x: Tensor, victims: int, kind: str) -> Tensor:

@@ -15,8 +15,8 @@ Precision = Literal["float32", "tf32", "bf16"]
 def computing_in(precision: Precision) -> Iterator[None]:
     """float32 means float32: TF32 only where it is asked for.
 
-    cuDNN tries its algorithms and keeps the fastest: its own guess for 128 small images was four
-    times slower.
+    cuDNN tries its algorithms and keeps the fastest; by its own guess a step of ResNet-18 took 134
+    ms on an H200, after the search (and with another unfolding) 84.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark

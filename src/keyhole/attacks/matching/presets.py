@@ -19,7 +19,7 @@ from keyhole.attacks.matching.priors import (
 from keyhole.attacks.matching.problem import Problem
 from keyhole.attacks.matching.read_off import readable
 from keyhole.attacks.matching.recipe import Recipe
-from keyhole.attacks.matching.unknowns import Pixels, SoftLabels
+from keyhole.attacks.matching.unknowns import Pixels
 from keyhole.models.anatomy import PatchEmbedding, patch_embedding
 from keyhole.threat import Observation
 
@@ -46,7 +46,6 @@ class DeepLeakage(Matching):
             picture=Pixels(clamped=False),
             optimiser=LBFGS(lr=self.lr),
             schedule=Steps(at=()),
-            labels=SoftLabels() if self.labels == "sought" else None,
         )
 
 
@@ -92,11 +91,10 @@ class InvertingGradients(Matching):
     def recipe(self, problem: Problem) -> Recipe:
         return Recipe(
             objective=Cosine(),
-            picture=Pixels(signed=True),
+            picture=Pixels(),
             optimiser=Adam(lr=self.lr, signed=("pixels",)),
             schedule=Plateau(patience=self.patience, drops=self.drops, give_up=self.give_up),
             priors=(TotalVariation(self.tv),),
-            labels=SoftLabels() if self.labels == "sought" else None,
             stop_below=self.stop_below,
         )
 
@@ -176,7 +174,6 @@ class IterativeApril(Matching):
                 PositionCosine(self.position_weight, embedding.position),
                 TotalVariation(self.tv),
             ),
-            labels=SoftLabels() if self.labels == "sought" else None,
         )
 
 
@@ -214,7 +211,6 @@ class GradViT(Matching):
                 Magnitude(self.magnitude),
                 PatchSeams(self.seams, patch, after=0.5),
             ),
-            labels=SoftLabels() if self.labels == "sought" else None,
         )
 
 
@@ -244,7 +240,6 @@ class GradInversion(Matching):
                 Magnitude(self.magnitude),
                 BatchNormStatistics(self.statistics),
             ),
-            labels=SoftLabels() if self.labels == "sought" else None,
         )
 
 

@@ -26,6 +26,18 @@ class Geometry:
     size: tuple[int, int]
     """Of the image."""
 
+    @classmethod
+    def of(cls, x: Tensor, weight: Tensor, stride: Any, padding: Any, dilation: Any) -> Geometry:
+        """Of a convolution of ``x`` by ``weight``; the rest as ``F.conv2d`` takes it."""
+        (rows, columns), (down, across) = weight.shape[2:], x.shape[2:]
+        return cls(
+            kernel=(rows, columns),
+            stride=_pair(stride),
+            padding=_pair(padding),
+            dilation=_pair(dilation),
+            size=(down, across),
+        )
+
     @property
     def out(self) -> tuple[int, int]:
         """How many windows there are."""
@@ -50,6 +62,11 @@ class Geometry:
                 for i in (0, 1)
             ]
             yield place, spans[0], spans[1]
+
+
+def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+    pair = (value, value) if isinstance(value, int) else value
+    return pair[0], pair[-1]
 
 
 class _Unfold(torch.autograd.Function):
@@ -99,3 +116,9 @@ def unfold(x: Tensor, geometry: Geometry) -> Tensor:
         return x[:, :, ::rows, ::columns].flatten(2)
     made: Tensor = _Unfold.apply(x, geometry)
     return made
+
+
+def convolve(columns: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """The convolution whose columns ``[M, L, Q]`` are there already: ``[M, C, *out]``."""
+    made = F.linear(columns, weight.flatten(1), bias)
+    return made.mT.reshape(len(columns), len(weight), *geometry.out)

@@ -18,8 +18,6 @@ class Unknown(ABC):
     """Declared once for all victims; values always carry the victim axis first."""
 
     name: ClassVar[str]
-    signed: bool = False
-    """Whether the optimiser sees only the sign of its gradient."""
 
     @abstractmethod
     def start(self, problem: Problem, draw: torch.Generator) -> Tensor:
@@ -42,7 +40,6 @@ class Picture(Unknown):
 class Pixels(Picture):
     """The images themselves, ``[N, B, C, H, W]``, starting from N(0, 1)."""
 
-    signed: bool = False
     clamped: bool = True
     """Whether pixels are kept between black and white."""
 
