@@ -7,7 +7,7 @@ RUN    ?= runs/tour
 # Threads that spin while they wait bring small matrix work to a halt on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: audit test lint types unit test-slow test-gpu clean
+.PHONY: audit test lint types unit test-slow test-flower test-gpu clean
 
 audit: $(VENV)/.ready
 	$(BIN)/keyhole audit --out $(RUN)
@@ -22,10 +22,13 @@ types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.ready-dev
-	$(BIN)/pytest -m "not slow and not gpu" --cov --cov-report=term
+	$(BIN)/pytest -m "not slow and not gpu and not flower" --cov --cov-report=term
 
 test-slow: $(VENV)/.ready-dev
 	$(BIN)/pytest -m slow tests
+
+test-flower: $(VENV)/.ready-dev
+	$(BIN)/pytest -m flower tests
 
 test-gpu: $(VENV)/.ready-dev
 	$(BIN)/pytest -m gpu tests

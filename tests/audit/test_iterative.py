@@ -16,7 +16,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from keyhole import cli
+from keyhole import atomic, cli
 from keyhole.attacks import Matching, Reconstruction, Workbench
 from keyhole.audit import AuditResult, Finding, Plan, Stage, run_plan
 from keyhole.audit.progress import Silent
@@ -26,7 +26,6 @@ from keyhole.threat import Observation
 
 RUN = importlib.import_module("keyhole.audit.run")
 BENCH = importlib.import_module("keyhole.audit.bench")
-STORE = importlib.import_module("keyhole.audit.store")
 
 PLAN = Plan(
     stage=(
@@ -193,8 +192,8 @@ def test_a_file_that_was_being_written_at_the_kill_does_not_stay(
 
     plan = PLAN.with_all(iterations=60, victims=1)
     with monkeypatch.context() as patched:
-        patched.setattr(STORE, "save_file", killed_while_writing)
-        patched.setattr(STORE.os, "getpid", lambda: 1 << 30)
+        patched.setattr(atomic, "save_file", killed_while_writing)
+        patched.setattr(atomic.os, "getpid", lambda: 1 << 30)
         with pytest.raises(Killed):
             run_plan(plan, out=tmp_path)
     assert list(tmp_path.rglob("*.half"))

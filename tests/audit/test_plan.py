@@ -2,8 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.audit.plan import Plan, Stage, checked, read_plan, tour
+from keyhole.audit.plan import Plan, Stage, read_plan, tour
 from keyhole.errors import BadValue, UnknownName
+from keyhole.settings import checked
 
 
 def write(folder: Path, text: str) -> Path:

@@ -19,6 +19,7 @@ from keyhole.seeds import generator
 from keyhole.update import Update
 
 OFF = ["none", "gaussian(sigma=0)", "pruning(ratio=0)", "dropout(p=0)"]
+NEARLY_OFF = ["dpsgd(noise=0, clip=1e9)"]
 EVERY = [member() for member in DEFENSES]
 digits = load("digits")
 
@@ -26,6 +27,12 @@ digits = load("digits")
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
     return build("vit-small", classes=10, channels=1, image_size=8)
+
+
+@pytest.fixture(autouse=True)
+def _its_extra_is_installed(request: pytest.FixtureRequest) -> None:
+    if "dpsgd" in request.node.name and "model" in request.fixturenames:
+        pytest.importorskip("opacus")
 
 
 def updated(model: nn.Module, defense: Defense, seed: int = 0) -> Update:
@@ -40,12 +47,19 @@ def equal(one: Update, two: Update) -> bool:
 
 
 def test_every_defense_can_be_switched_off_here() -> None:
-    assert {text.partition("(")[0] for text in OFF} == set(DEFENSES.names())
+    assert {text.partition("(")[0] for text in OFF + NEARLY_OFF} == set(DEFENSES.names())
 
 
 @pytest.mark.parametrize("text", OFF)
 def test_a_defense_at_zero_changes_nothing_bit_for_bit(model: nn.Module, text: str) -> None:
     assert equal(updated(model, DEFENSES.parse(text)), updated(model, NoDefense()))
+
+
+@pytest.mark.parametrize("text", NEARLY_OFF)
+def test_a_gradient_of_its_own_is_the_plain_one_to_rounding(model: nn.Module, text: str) -> None:
+    own, plain = updated(model, DEFENSES.parse(text)), updated(model, NoDefense())
+    for name, tensor in plain.change.items():
+        assert torch.allclose(own.change[name], tensor, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("defense", [d for d in EVERY if d.name != "none"], ids=str)

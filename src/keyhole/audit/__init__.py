@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 from keyhole.attacks import ATTACKS, Attack
+from keyhole.audit.captured import captured_scenes
 from keyhole.audit.cast import cast
 from keyhole.audit.finding import Finding
-from keyhole.audit.plan import AUTO, Plan, Stage, checked, read_plan, tour
+from keyhole.audit.plan import AUTO, Plan, Stage, read_plan, tour
 from keyhole.audit.progress import Progress, Silent
 from keyhole.audit.run import AuditResult, play
 from keyhole.audit.scene import Scene, scenes
@@ -21,6 +22,7 @@ from keyhole.audit.verdict import Verdict
 from keyhole.data import ImageSet
 from keyhole.defenses import DEFENSES, Defense
 from keyhole.errors import BadValue, KeyholeError
+from keyhole.settings import checked
 
 __all__ = [
     "AuditResult",
@@ -52,9 +54,19 @@ def run_plan(
     Everything that cannot fit is said before the folder is touched.
     """
     place = find_device(device)
-    acts = scenes([cast(s, seed=plan.seed, data_dir=data_dir, device=place) for s in plan.stage])
+    casts = [
+        cast(s, seed=plan.seed, data_dir=data_dir, device=place)
+        for s in plan.stage
+        if s.captured is None
+    ]
+    acts = scenes(casts) if casts else []
+    notes: list[str] = []
+    for stage in plan.stage:
+        if stage.captured is not None:
+            more, said = captured_scenes(stage, seed=plan.seed, data_dir=data_dir, device=place)
+            acts, notes = [*acts, *more], [*notes, *said]
     store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
-    return _play(acts, store, progress or Silent(), data_dir, victims_at_once)
+    return _play(acts, store, progress or Silent(), data_dir, victims_at_once, notes)
 
 
 def audit(
@@ -113,6 +125,7 @@ def _play(
     progress: Progress,
     data_dir: str | None,
     victims_at_once: int | None = None,
+    notes: Sequence[str] = (),
 ) -> AuditResult:
     try:
         return play(
@@ -121,6 +134,7 @@ def _play(
             progress=progress,
             data_dir=data_dir,
             victims_at_once=victims_at_once,
+            notes=notes,
         )
     except KeyholeError:
         if store is not None:

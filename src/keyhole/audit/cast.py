@@ -22,6 +22,7 @@ from keyhole.metrics.image import UNIFORM_WINDOW
 from keyhole.models import build, check_takes
 from keyhole.seeds import generator
 from keyhole.threat import Attacker, Knowledge
+from keyhole.update import Update
 
 PUBLIC = 128
 """Public images that the null baselines and the gallery may use, at most."""
@@ -44,6 +45,14 @@ class Cast:
     seed: int
     fingerprint: str
     """Tells these weights and images from others that go by the same names."""
+    label: str | None = None
+    """What the images are called in the report, if not by the data set's name."""
+    scored: bool = True
+    """Whether the truth is at hand."""
+    orders: int = 1
+    """In how many ways a client's images may have been shared out among its local steps."""
+    reported: frozenset[str] | None = None
+    """The parameters that clients report; None: all."""
 
     @property
     def training(self) -> LocalTraining:
@@ -104,7 +113,7 @@ def cast(
         model=network.to(device or torch.device("cpu")),
         data=found,
         defenses=_unique(defenses or [DEFENSES.parse(text) for text in stage.defenses]),
-        attacks=_unique([tuned(a, stage) for a in attacks or _attacks(stage)]),
+        attacks=_unique([tuned(a, stage) for a in attacks or attacks_of(stage)]),
         chosen=chosen,
         victims=victims,
         public=public,
@@ -124,7 +133,7 @@ def _network(stage: Stage, data: ImageSet, seed: int) -> nn.Module:
     )
 
 
-def _attacks(stage: Stage) -> list[Attack]:
+def attacks_of(stage: Stage) -> list[Attack]:
     if AUTO not in stage.attacks:
         return [ATTACKS.parse(text) for text in stage.attacks]
     if stage.attacks != (AUTO,):
@@ -142,14 +151,29 @@ def tuned(attack: Attack, stage: Stage) -> Attack:
     return dataclasses.replace(attack, **settings)
 
 
-def fallbacks(defense: Defense, stage: Stage) -> list[Attack]:
+def fallbacks(defense: Defense, made: Cast) -> list[Attack]:
     """What `auto` adds where no closed form reads images.
 
     IG, the attacks that the defense was published with, and those that know it.
     """
     adaptive = [member.name for member in ITERATIVE if defense.name in member.adapts_to]
     names = dict.fromkeys(("ig", *defense.paper_attacks, *adaptive))
-    return [tuned(ATTACKS[name](), stage) for name in names]
+    found = [untold(tuned(ATTACKS[name](), made.stage), made.scored) for name in names]
+    return [in_all_orders(attack, made.orders) for attack in found]
+
+
+def in_all_orders(attack: Attack, orders: int) -> Attack:
+    """An iterative attack with a trial for each order of the client's images."""
+    if not isinstance(attack, Matching) or attack.trials >= orders:
+        return attack
+    return dataclasses.replace(attack, trials=orders)
+
+
+def untold(attack: Attack, scored: bool) -> Attack:
+    """An attack that is given labels infers them where nobody knows them."""
+    if scored or not isinstance(attack, Matching) or attack.labels != "given":
+        return attack
+    return dataclasses.replace(attack, labels="inferred")
 
 
 def _unique(things: Sequence[Any]) -> tuple[Any, ...]:
@@ -181,13 +205,19 @@ def choose_victims(
 
 
 def fingerprint(
-    model: nn.Module, data: ImageSet, victims: Sequence[Sequence[int]], *, looked_at: int = 8
+    model: nn.Module,
+    data: ImageSet,
+    victims: Sequence[Sequence[int]],
+    updates: Sequence[Update] = (),
+    *,
+    looked_at: int = 8,
 ) -> str:
-    """Eight hex digits over the weights and the first victims' images."""
+    """Eight hex digits over the weights, captured updates and the first victims' images."""
     digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        sums = (float(tensor.double().sum()), float(tensor.double().abs().sum()))
-        digest.update(repr((name, tuple(tensor.shape), sums)).encode())
+    for tensors in (model.state_dict(), *(update.change for update in updates)):
+        for name, tensor in tensors.items():
+            sums = (float(tensor.double().sum()), float(tensor.double().abs().sum()))
+            digest.update(repr((name, tuple(tensor.shape), sums)).encode())
     for batch in victims[:looked_at]:
         digest.update(data.pixels(batch).numpy().tobytes())
     return digest.hexdigest()[:8]

@@ -9,11 +9,12 @@ from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from keyhole.errors import BadValue
 from keyhole.models.modes import ClientMode
-from keyhole.registry import split_names, unknown
+from keyhole.registry import split_names
+from keyhole.settings import checked
 
 AUTO = "auto"
 """Every closed form that applies and does not need the server to alter the model; where none of
@@ -45,6 +46,14 @@ class Stage(BaseModel):
     checkpoint_epoch: Annotated[int, Field(ge=0)] = 0
     iterations: Annotated[int, Field(ge=1)] | None = None
     """Of every iterative attack; None: its own."""
+    captured: Path | None = None
+    """A folder that a curious server wrote: its updates are attacked, nobody trains."""
+    rounds: str | None = None
+    """Of the captured ones: ``1,3`` or ``all``; None: the first."""
+    nodes: str | None = None
+    """Captured clients, by name; None: the first ``victims`` of a round."""
+    truth: Path | None = None
+    """Whose images were whose, if the captured folder does not say so itself."""
     parity: Literal["paper"] | None = None
     """``paper``: iterative attacks with the settings of their papers, which take far longer."""
 
@@ -67,7 +76,7 @@ class Plan(BaseModel):
         """The plan with these values in every stage, ``seed`` in itself; None changes nothing."""
         given = {k: v for k, v in values.items() if v is not None}
         seed = given.pop("seed", self.seed)
-        stages = [checked(Stage, {**s.model_dump(), **given}) for s in self.stage]
+        stages = [checked(Stage, {**s.model_dump(exclude_unset=True), **given}) for s in self.stage]
         return Plan(title=self.title, seed=seed, stage=tuple(stages))
 
     def to_json(self) -> dict[str, Any]:
@@ -80,21 +89,6 @@ class Plan(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-def checked(kind: type[Any], values: dict[str, Any], *, where: str = "") -> Any:
-    """Builds a plan or stage; a bad value or key becomes one clear line."""
-    try:
-        return kind(**values)
-    except ValidationError as error:
-        first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
-        place = [str(part) for part in first["loc"]]
-        if first["type"] == "extra_forbidden":
-            known = Stage.model_fields if len(place) > 1 or kind is Stage else Plan.model_fields
-            raise unknown(f"key{where}", place[-1], known) from None
-        got = f", got {first['input']!r}" if not isinstance(first["input"], dict) else ""
-        message = f"{'.'.join(place).replace('_', '-')}{where}: {first['msg'].lower()}{got}"
-        raise BadValue(message) from None
-
-
 def read_plan(path: Path) -> Plan:
     """A plan from a TOML file: ``seed = 0`` and any number of ``[[stage]]`` tables."""
     try:
@@ -103,8 +97,7 @@ def read_plan(path: Path) -> Plan:
         raise BadValue(f"{path} does not exist: name a TOML file with [[stage]] tables") from None
     except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadValue(f"{path} cannot be read as TOML ({error})") from None
-    plan: Plan = checked(Plan, values, where=f" in {path}")
-    return plan
+    return checked(Plan, values, where=f" in {path}", inner=Stage.model_fields)
 
 
 def tour() -> Plan:

@@ -16,7 +16,7 @@ from keyhole.audit.bench import AuditBench
 from keyhole.audit.finding import Finding, key_of, versions
 from keyhole.audit.progress import Progress
 from keyhole.audit.scene import Row, Scene, Skipped
-from keyhole.audit.scoring import Judge
+from keyhole.audit.scoring import Blind, Judge
 from keyhole.audit.store import Store
 from keyhole.audit.tally import RowTally, SceneTally
 from keyhole.audit.verdict import Verdict, verdicts
@@ -42,6 +42,8 @@ class AuditResult:
     verdicts: tuple[Verdict, ...]
     skipped: tuple[Skipped, ...]
     store: Store | None
+    notes: tuple[str, ...] = ()
+    """What of the material could not be used, a line each."""
 
     @property
     def run(self) -> str | None:
@@ -54,6 +56,7 @@ class AuditResult:
             "verdicts": [v.to_json() for v in self.verdicts],
             "run": self.run,
             "skipped": [asdict(s) for s in self.skipped],
+            "notes": list(self.notes),
         }
 
 
@@ -64,10 +67,11 @@ def play(
     progress: Progress,
     data_dir: str | None = None,
     victims_at_once: int | None = None,
+    notes: Sequence[str] = (),
 ) -> AuditResult:
     """Plays every scene that the store does not know yet, and judges."""
     progress.begin(sum(len(s.cast.victims) * (1 + len(s.rows)) for s in scenes if s.rows))
-    judges: dict[int, Judge] = {}
+    judges: dict[int, Judge | Blind] = {}
     findings: list[Finding] = []
     with full_precision():
         for scene in scenes:
@@ -81,11 +85,13 @@ def play(
                 continue
             made = id(scene.cast)
             if made not in judges:
-                judges[made] = Judge(scene.cast, data_dir)
+                judges[made] = (
+                    Judge(scene.cast, data_dir) if scene.cast.scored else Blind(scene.cast)
+                )
             desk = Desk(store, progress, victims_at_once)
             findings += play_scene(scene, judges[made], desk)
     skipped = tuple(s for scene in scenes for s in scene.skipped)
-    result = AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store)
+    result = AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store, tuple(notes))
     if store is not None:
         store.write_json("summary.json", result.to_json())
     return result
@@ -93,9 +99,11 @@ def play(
 
 def rebuild(store: Store) -> AuditResult:
     """The result of an earlier audit, from its folder; of an interrupted one, what is there."""
-    skipped = tuple(Skipped(**s) for s in store.summary().get("skipped", ()))
+    summary = store.summary()
+    skipped = tuple(Skipped(**s) for s in summary.get("skipped", ()))
     findings = store.findings()
-    return AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store)
+    notes = tuple(summary.get("notes", ()))
+    return AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store, notes)
 
 
 @dataclass(frozen=True)
@@ -107,7 +115,7 @@ class Desk:
     victims_at_once: int | None = None
 
 
-def play_scene(scene: Scene, judge: Judge, desk: Desk) -> list[Finding]:
+def play_scene(scene: Scene, judge: Judge | Blind, desk: Desk) -> list[Finding]:
     """All findings of one scene; finished chunks of an interrupted run are taken up."""
     store, progress = desk.store, desk.progress
     name = key_of(identity(scene, None)).rsplit("-", 1)[-1]
@@ -136,14 +144,15 @@ def play_scene(scene: Scene, judge: Judge, desk: Desk) -> list[Finding]:
 
 
 def play_chunk(
-    scene: Scene, judge: Judge, chunk: range, desk: Desk, name: str = "scene"
+    scene: Scene, judge: Judge | Blind, chunk: range, desk: Desk, name: str = "scene"
 ) -> SceneTally:
     """Some of a scene's clients: each trains once, then every attacker attacks them all."""
     progress = desk.progress
     tally = SceneTally.empty(len(scene.rows))
     observations: list[Observation] = []
     masks: list[tuple[torch.Tensor, ...]] = []
-    progress.show(f"{scene.cast.stage.model}, {scene.defense}: clients train")
+    doing = "clients train" if scene.captured is None else "updates are read"
+    progress.show(f"{scene.cast.stage.model}, {scene.defense}: {doing}")
     for victim in chunk:
         started = time.perf_counter()
         observation, drawn = observe(scene, victim, tally)
@@ -180,9 +189,13 @@ def observe(
     The client's dropout masks come beside it: the judge needs them, and attackers who are told.
     """
     made = scene.cast
+    assert scene.server is not None
     like = next(scene.model.parameters())
     indices = list(made.victims[victim])
     labels = made.data.labels[indices]
+    if scene.captured is not None:
+        knowledge = scene.knowledge(scene.rows[0], labels)
+        return scene.server.receive(scene.captured[victim], knowledge, client=victim), ()
     record = Record()
     update, telemetry = defended_update(
         scene.model,
@@ -195,13 +208,12 @@ def observe(
         record=record,
     )
     tally.telemetry.append(telemetry)
-    assert scene.server is not None
     knowledge = scene.knowledge(scene.rows[0], labels, record.by_site())
     return scene.server.receive(update, knowledge, client=victim), record.by_site()
 
 
 def conclude(
-    scene: Scene, row: Row, measured: RowTally, tally: SceneTally, judge: Judge
+    scene: Scene, row: Row, measured: RowTally, tally: SceneTally, judge: Judge | Blind
 ) -> Finding:
     """A finding from all that was measured of one row."""
     made = scene.cast
@@ -214,7 +226,7 @@ def conclude(
     return Finding(
         key=key(scene, row),
         model=made.stage.model,
-        data=made.stage.data,
+        data=made.label or made.stage.data,
         defense={"name": spec.name, "parameters": spec.parameters},
         attacker=row.attacker.value,
         attack=row.attack.name,
@@ -228,7 +240,7 @@ def conclude(
         confidence=tuple(measured.confidence),
         diagnostics={k: fmean(v) for k, v in measured.diagnostics.items()},
         loss_curves=tuple(tuple(curve) for curve in measured.loss_curves),
-        notes=tuple(measured.notes),
+        notes=(*scene.notes, *measured.notes),
         telemetry=tally.mean_telemetry(),
         recipe=recipe(scene),
         versions=versions(),
@@ -247,6 +259,7 @@ def recipe(scene: Scene) -> dict[str, Any]:
         "fingerprint": scene.cast.fingerprint,
         "indices": [list(batch) for batch in scene.cast.victims],
         "gallery": len(scene.cast.victims) * stage.batch_size + len(scene.cast.public),
+        "scored": scene.cast.scored,
         "device": name,
     }
 
@@ -281,7 +294,7 @@ def chunk_size(model: nn.Module) -> int:
 
 
 def pictures_of(tally: SceneTally, row: int) -> dict[str, torch.Tensor]:
-    """The kept pictures of one row, uint8 ``[n, C, H, W]``: ``truth`` and ``seen``.
+    """The kept pictures of one row, uint8 ``[n, C, H, W]``: ``seen``, and ``truth`` if known.
 
     Of iterative attacks also ``film.i``, victim i's frames, and ``film.i.at``, their iterations.
     """
@@ -290,10 +303,9 @@ def pictures_of(tally: SceneTally, row: int) -> dict[str, torch.Tensor]:
     if not names:
         return {}
     victims = [n.removeprefix(prefix) for n in names]
-    found = {
-        "truth": torch.stack([tally.pictures[f"truth.{v}"] for v in victims]),
-        "seen": torch.stack([tally.pictures[n] for n in names]),
-    }
+    found = {"seen": torch.stack([tally.pictures[n] for n in names])}
+    if f"truth.{victims[0]}" in tally.pictures:
+        found["truth"] = torch.stack([tally.pictures[f"truth.{v}"] for v in victims])
     for number, victim in enumerate(victims):
         for part in ("", ".at"):
             film = tally.pictures.get(f"film.{row}.{victim}{part}")

@@ -45,6 +45,9 @@ class Scene:
     """None where every attack was refused."""
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...] = field(default=())
+    captured: tuple[Update, ...] | None = None
+    """What a real server saw of each client; None: the clients train here."""
+    notes: tuple[str, ...] = ()
 
     def knowledge(
         self, row: Row, labels: torch.Tensor, masks: tuple[torch.Tensor, ...] = ()
@@ -56,12 +59,19 @@ class Scene:
 def scenes(casts: Sequence[Cast]) -> list[Scene]:
     """Every scene of some stages, in order; whatever does not fit is said before anything runs."""
     found = [scene for made in casts for scene in _scenes(made)]
-    used = {row.attack.called for scene in found for row in scene.rows}
-    useless = [s for scene in found for s in scene.skipped if s.attack not in used]
-    if useless and (not used or any(made.chosen for made in casts)):
+    used = any(scene.rows for scene in found)
+    if not used or any(made.chosen for made in casts):
+        refuse_useless(found)
+    return found
+
+
+def refuse_useless(scenes: Sequence[Scene]) -> None:
+    """Raises where an attack that was asked for applies nowhere."""
+    used = {row.attack.called for scene in scenes for row in scene.rows}
+    useless = [s for scene in scenes for s in scene.skipped if s.attack not in used]
+    if useless:
         first = useless[0]
         raise DoesNotFit(f"attack {first.attack!r} does not apply to {first.model!r}: {first.why}")
-    return found
 
 
 def _scenes(made: Cast) -> list[Scene]:
@@ -79,19 +89,19 @@ def _scenes(made: Cast) -> list[Scene]:
     found = []
     for defense in made.defenses:
         defense.validate(made.model)
-        found += [_scene(made, defense, *server) for server in servers]
+        found += [scene_of(made, defense, *server) for server in servers]
         if refused:
             skipped = [Skipped(a.called, made.stage.model, str(defense), w) for a, w in refused]
             found.append(Scene(made, defense, made.model, None, (), tuple(skipped)))
     return found
 
 
-def _scene(
+def scene_of(
     made: Cast, defense: Defense, attacks: Sequence[Attack], model: nn.Module, server: Server
 ) -> Scene:
     rows, skipped = _rows(made, defense, attacks, server)
     if not made.chosen and not any(row.attack.reads_images for row in rows):
-        more, refused = _rows(made, defense, fallbacks(defense, made.stage), server)
+        more, refused = _rows(made, defense, fallbacks(defense, made), server)
         rows, skipped = [*rows, *more], [*skipped, *refused]
     return Scene(made, defense, model, server, tuple(rows), tuple(skipped))
 
@@ -113,11 +123,23 @@ def _rows(
 
 def why_not(attack: Attack, server: Server, made: Cast, defense: Defense) -> list[str]:
     """Whether the attack applies, asked before any client trains: by an update of zeros."""
-    zeros = {name: torch.zeros_like(p) for name, p in server.sent.named_parameters()}
+    named = server.sent.named_parameters()
+    zeros = {
+        name: torch.zeros_like(p)
+        for name, p in named
+        if made.reported is None or name in made.reported
+    }
     update = Update(zeros, made.stage.steps, made.stage.lr or 1.0, made.stage.batch_size)
+    if made.stage.captured is not None and "masks" in attack.given:
+        return ["nobody knows the dropout masks of a captured client"]
+    if not made.scored and "labels" in attack.given:
+        return ["nobody knows the labels of this client's images"]
     labels = torch.zeros(made.stage.batch_size, dtype=torch.long)
     knowledge = made.knowledge(defense, attack, attackers(attack, defense)[0], labels)
-    return attack.misfits(server.receive(update, knowledge))
+    seen = server.receive(update, knowledge)
+    reasons = attack.misfits(seen)
+    absent = [] if reasons else sorted(attack.reads(seen) - set(zeros))
+    return reasons + [f"it reads {name!r}, which clients do not report" for name in absent[:1]]
 
 
 def attackers(attack: Attack, defense: Defense) -> list[Attacker]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from statistics import fmean
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -75,9 +76,7 @@ class Judge:
         return Seen(images, scores, film, tuple(when for when, _ in found.frames))
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
-        """Model inputs as [0, 1] images."""
-        wide = inputs.detach().to(self.device, torch.double)
-        return denormalise(wide, self.data.mean, self.data.std).clamp(0, 1)
+        return to_pixels(inputs.to(self.device), self.data)
 
     def in_order(self, inputs: Tensor | None, truth: Tensor) -> tuple[Tensor, Tensor]:
         """Pixels in the truth's order, mean colour for what is missing; and which is which."""
@@ -141,6 +140,37 @@ class Judge:
         start = sum(len(batch) for batch in self.victims[:victim])
         wanted = torch.arange(start, start + len(images), device=self.device)
         return (most_alike(images, self.gallery) == wanted).double()
+
+
+class Blind:
+    """Stands in for the judge where there is no truth: shows what was found, scores nothing."""
+
+    unavailable: ClassVar[dict[str, str]] = {}
+
+    def __init__(self, made: Cast) -> None:
+        self.data = made.data
+
+    def truth(self, victim: int) -> None:
+        return None
+
+    def score(self, victim: int, found: Reconstruction, masks: tuple[Tensor, ...] = ()) -> Seen:
+        if found.images is None:
+            return Seen(None, {})
+        film = torch.stack([frame[0] for _, frame in found.frames]) if found.frames else None
+        return Seen(
+            to_pixels(found.images, self.data),
+            {},
+            None if film is None else to_pixels(film, self.data),
+            tuple(when for when, _ in found.frames),
+        )
+
+    def baselines(self) -> dict[str, dict[str, float]]:
+        return {}
+
+
+def to_pixels(inputs: Tensor, data: ImageSet) -> Tensor:
+    """Model inputs as [0, 1] images."""
+    return denormalise(inputs.detach().double(), data.mean, data.std).clamp(0, 1)
 
 
 def _finite(metric: str, values: Tensor) -> list[float]:

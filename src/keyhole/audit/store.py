@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
+from keyhole.atomic import HALVES, read_json, write_json, write_tensors, write_text
 from keyhole.audit.finding import Finding
 from keyhole.errors import BadUpdate, RunFolderError, one_line
 from keyhole.update import read_safetensors
@@ -44,7 +43,7 @@ class Store:
                 )
             for folder in FOLDERS:
                 (root / folder).mkdir(exist_ok=True)
-            for half in root.rglob(".*.half"):  # of a run that was killed as it wrote
+            for half in root.rglob(HALVES):  # of a run that was killed as it wrote
                 half.unlink()
             store.write_json(PLAN, plan)
         except OSError as error:
@@ -62,7 +61,7 @@ class Store:
 
     def plan(self) -> dict[str, Any] | None:
         path = self.root / PLAN
-        return _read_json(path) if path.is_file() else None
+        return read_json(path) if path.is_file() else None
 
     def _clear(self) -> None:
         """Removes what an earlier audit wrote here, and nothing else."""
@@ -85,47 +84,31 @@ class Store:
             self.root.rmdir()
 
     def write_json(self, name: str, value: Any) -> None:
-        self.write_text(name, json.dumps(value, indent=1, allow_nan=False))
+        write_json(self.root / name, value)
 
     def write_text(self, name: str, text: str) -> Path:
-        """Writes a file so that it is either there as a whole or not at all."""
-        path = self.root / name
-        half = path.with_name(f".{path.name}.{os.getpid()}.half")
-        try:
-            half.write_text(text, encoding="utf-8")
-            half.replace(path)
-        except OSError as error:
-            half.unlink(missing_ok=True)
-            raise RunFolderError(f"cannot write {path} ({error.strerror})") from None
-        return path
+        return write_text(self.root / name, text)
 
     def write_tensors(
         self, name: str, tensors: dict[str, Tensor], header: dict[str, str] | None = None
     ) -> None:
-        path = self.root / name
-        half = path.with_name(f".{path.name}.{os.getpid()}.half")
-        try:
-            save_file({k: v.contiguous() for k, v in tensors.items()}, half, header)
-            half.replace(path)
-        except OSError as error:
-            half.unlink(missing_ok=True)
-            raise RunFolderError(f"cannot write {path} ({error.strerror})") from None
+        write_tensors(self.root / name, tensors, header)
 
     def finding(self, key: str) -> Finding | None:
         path = self.root / "findings" / f"{key}.json"
-        return Finding.from_json(_read_json(path)) if path.is_file() else None
+        return Finding.from_json(read_json(path)) if path.is_file() else None
 
     def findings(self) -> list[Finding]:
         """All findings in the order of the audit."""
         paths = sorted((self.root / "findings").glob("*.json"), key=lambda p: p.stat().st_mtime_ns)
         if not paths:
             raise RunFolderError(f"{self.root} holds no findings yet: run its audit again")
-        return [Finding.from_json(_read_json(path)) for path in paths]
+        return [Finding.from_json(read_json(path)) for path in paths]
 
     def summary(self) -> dict[str, Any]:
         """What a finished audit concluded; empty while it has not finished."""
         path = self.root / "summary.json"
-        found: dict[str, Any] = _read_json(path) if path.is_file() else {}
+        found: dict[str, Any] = read_json(path) if path.is_file() else {}
         return found
 
     def add(self, finding: Finding, pictures: dict[str, Tensor]) -> None:
@@ -149,7 +132,7 @@ class Store:
         if not path.is_file():
             return None
         tensors = self.root / "chunks" / f"{name}.safetensors"
-        return _read_json(path), read_safetensors(tensors)[0] if tensors.is_file() else {}
+        return read_json(path), read_safetensors(tensors)[0] if tensors.is_file() else {}
 
     def add_chunk(self, name: str, value: dict[str, Any], pictures: dict[str, Tensor]) -> None:
         if pictures:
@@ -173,13 +156,6 @@ class Store:
         for folder in ("chunks", "states"):
             for path in (self.root / folder).glob(f"{prefix}-*"):
                 path.unlink()
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError) as error:
-        raise RunFolderError(f"{path} cannot be read ({one_line(error)})") from None
 
 
 def to_bytes(images: Tensor) -> Tensor:

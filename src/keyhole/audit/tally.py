@@ -79,10 +79,11 @@ class SceneTally:
     def empty(cls, rows: int) -> SceneTally:
         return cls([RowTally() for _ in range(rows)])
 
-    def keep(self, victim: int, row: int, truth: Tensor, seen: Seen) -> None:
+    def keep(self, victim: int, row: int, truth: Tensor | None, seen: Seen) -> None:
         """Keeps the first image of an early victim's batch, and what was seen of it."""
-        if victim < KEPT and seen.images is not None:
-            self.pictures[f"truth.{victim:04d}"] = to_bytes(truth[0]).cpu()
+        if victim < KEPT and seen.images is not None and len(seen.images):
+            if truth is not None:
+                self.pictures[f"truth.{victim:04d}"] = to_bytes(truth[0]).cpu()
             self.pictures[f"seen.{row}.{victim:04d}"] = to_bytes(seen.images[0]).cpu()
             if seen.film is not None:
                 self.pictures[f"film.{row}.{victim:04d}"] = to_bytes(seen.film).cpu()

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import fmean
 from typing import Any
 
 from keyhole.audit.finding import Finding
 from keyhole.threat import Attacker
 
+CONVINCED = 0.5
+"""Confidence from which on an attacker counts as convinced."""
 ABOVE_CHANCE = 3
 """Re-identification is told from this multiple of guessing on."""
 
@@ -17,8 +20,8 @@ ABOVE_CHANCE = 3
 class Verdict:
     """What became of one defense on one model and data set.
 
-    ``status`` is about images: ``broken`` if any attacker read at least one of them. Labels are
-    reported beside it.
+    ``status`` is about images: ``broken`` if any attacker read at least one of them, ``not scored``
+    where nobody knows the truth. Labels are reported beside it.
     """
 
     defense: dict[str, Any]
@@ -57,14 +60,15 @@ def judge(findings: Sequence[Finding]) -> Verdict:
     share = worst.metrics["read"].mean if worst is not None else 0.0
     labels = [f.metrics["labels"].mean for f in findings if "labels" in f.metrics]
     tried = tuple(dict.fromkeys(f"{f.attack} ({f.attacker})" for f in findings))
+    scored = bool(first.recipe.get("scored", True))
     broken = worst is not None and share > 0
     by = f"{worst.attack} ({worst.attacker})" if broken and worst is not None else None
-    met = {f.attacker for f in images}
+    met = {f.attacker for f in (images if scored else findings)}
     return Verdict(
         defense=first.defense,
         model=first.model,
         data=first.data,
-        status="broken" if broken else "not broken",
+        status="broken" if broken else "not broken" if scored else "not scored",
         by=by,
         tried=tried,
         read=share,
@@ -73,7 +77,7 @@ def judge(findings: Sequence[Finding]) -> Verdict:
         missing=()
         if first.defense["name"] == "none"
         else tuple(kind.value for kind in Attacker if kind.value not in met),
-        words=_words(worst, share, tried, images),
+        words=_words(worst, share, tried, images) if scored else _blind_words(findings),
     )
 
 
@@ -93,6 +97,20 @@ def _but(images: Sequence[Finding]) -> str:
     return (
         f"; yet what {best.attack} ({best.attacker}) saw points to the right image among {gallery} "
         f"in {round(share * count)} of {count} cases"
+    )
+
+
+def _blind_words(findings: Sequence[Finding]) -> str:
+    """What can be said without the truth: how sure the attackers are of what they show."""
+    sure = [f for f in findings if f.confidence]
+    if not sure:
+        return "not scored, nobody knows the truth; no attack returned images"
+    best = max(sure, key=lambda f: fmean(f.confidence))
+    count = sum(c >= CONVINCED for c in best.confidence)
+    return (
+        f"not scored, nobody knows the truth; {best.attack} ({best.attacker}) shows "
+        f"{len(best.confidence)} image(s) and is convinced of {count} (confidence "
+        f"{fmean(best.confidence):.2f} on average)"
     )
 
 

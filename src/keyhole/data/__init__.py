@@ -112,8 +112,9 @@ def load(
     image_size: str | int | Size | None = None,
     data_dir: str | Path | None = None,
     split: str = "train",
+    by_user: bool = False,
 ) -> ImageSet:
-    """A data set by name, or any folder of images by its path.
+    """A data set by name, or any folder of images by its path (``by_user``: USER/CLASS/IMAGE).
 
     >>> digits = load("digits")
     >>> len(digits), digits.shape, digits.images([0]).shape
@@ -122,7 +123,7 @@ def load(
     size = parse_size(image_size)
     if name not in SOURCES:
         if os.sep in name or Path(name).is_dir():
-            return image_folder(Path(name).expanduser(), size)
+            return image_folder(Path(name).expanduser(), size, by_user=by_user)
         raise unknown("data set", name, [*SOURCES, "PATH/TO/FOLDER"])
     source = SOURCES[name]
     if split not in source.splits:

@@ -19,12 +19,16 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-def image_folder(root: Path, size: Size | None, *, name: str | None = None) -> ImageSet:
+def image_folder(
+    root: Path, size: Size | None, *, name: str | None = None, by_user: bool = False
+) -> ImageSet:
     """Reads ``root/class/image.png`` (torchvision's ImageFolder), or ``root/image.png``.
 
+    ``by_user``: ``root/user/class/image.png``.
     Images must be of one size unless ``size`` is given; then each is scaled and centre-cropped.
     """
-    files, labels, classes = find_images(root)
+    files, labels, classes = find_images(root, depth=1 if by_user else 0)
+    users = [file.relative_to(root).parts[0] for file in files] if by_user else None
     sizes: dict[Size, Path] = {}
     grey = True
     for file in files:
@@ -50,11 +54,12 @@ def image_folder(root: Path, size: Size | None, *, name: str | None = None) -> I
         size=target,
         mean=(0.5,) if grey else IMAGENET_MEAN,
         std=(0.25,) if grey else IMAGENET_STD,
+        users=None if users is None else torch.tensor([sorted(set(users)).index(u) for u in users]),
     )
 
 
-def find_images(root: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
-    """Files, labels and classes under ``root``, in sorted order."""
+def find_images(root: Path, depth: int = 0) -> tuple[list[Path], list[int], tuple[str, ...]]:
+    """Files, labels and classes under ``root``, in sorted order; classes are folders so deep."""
     if not root.is_dir():
         raise DataMissing(f"{root} is not a folder of images")
     groups: dict[str, list[Path]] = {}
@@ -62,7 +67,10 @@ def find_images(root: Path) -> tuple[list[Path], list[int], tuple[str, ...]]:
         inside = Path(folder).relative_to(root).parts
         images = [Path(folder) / n for n in sorted(names) if Path(n).suffix.lower() in SUFFIXES]
         if images:
-            groups.setdefault(inside[0] if inside else "images", []).extend(images)
+            if len(inside) < depth:
+                raise DataMissing(f"{images[0]} belongs to no user: name it USER/CLASS/IMAGE")
+            group = inside[depth] if len(inside) > depth else "images"
+            groups.setdefault(group, []).extend(images)
     if not groups:
         raise DataMissing(f"no images under {root}: it should hold CLASS/IMAGE.png, or images")
     classes = tuple(sorted(groups))

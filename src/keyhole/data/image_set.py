@@ -40,6 +40,8 @@ class ImageSet:
     std: tuple[float, ...]
     curated: bool = False
     groups: Tensor | None = None
+    users: Tensor | None = None
+    """Whose image is whose, where that is known."""
 
     def __len__(self) -> int:
         return len(self.labels)

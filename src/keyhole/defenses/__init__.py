@@ -1,19 +1,21 @@
-"""Defenses: one file each; a defense has three doors and uses one or two."""
+"""Defenses: one file each; a defense has four doors and uses one or two."""
 
 from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
+from keyhole.defenses.dpsgd import DpSgd
 from keyhole.defenses.dropout import Dropout
 from keyhole.defenses.gaussian import Gaussian
 from keyhole.defenses.none import NoDefense
 from keyhole.defenses.pruning import Pruning
 from keyhole.registry import Registry
 
-DEFENSES: Registry[Defense] = Registry("defense", [NoDefense, Gaussian, Pruning, Dropout])
+DEFENSES: Registry[Defense] = Registry("defense", [NoDefense, Gaussian, Pruning, Dropout, DpSgd])
 
 __all__ = [
     "DEFENSES",
     "ClientSide",
     "Defense",
     "DefenseSpec",
+    "DpSgd",
     "Dropout",
     "Gaussian",
     "NoDefense",

@@ -1,4 +1,4 @@
-"""What a defense is: three doors between a client's images and what the server sees."""
+"""What a defense is: doors between a client's images and what the server sees."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from keyhole.registry import parameters, spell
 from keyhole.update import Update
 
 Telemetry = dict[str, float | int | str]
+Memory = dict[str, Any]
+"""What a defense keeps of one client from round to round: plain values that JSON can hold."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class DefenseSpec:
 class ClientSide:
     """What a defense may use: it stands on the client's side and is trusted with everything.
 
-    ``telemetry`` collects what the defense reports of its own work.
+    ``telemetry`` collects what the defense reports of its own work; ``memory`` outlives the round.
     """
 
     generator: torch.Generator = field(default_factory=lambda: unpredictable())
@@ -39,6 +41,7 @@ class ClientSide:
     images: Tensor | None = None
     labels: Tensor | None = None
     telemetry: Telemetry = field(default_factory=dict)
+    memory: Memory = field(default_factory=dict)
 
     def record(self, **values: float | int | str) -> None:
         """Adds to the telemetry."""
@@ -60,6 +63,7 @@ class Defense(ABC):
 
         images = defense.on_images(images, side)    # before training
         model = defense.on_model(model, side)       # the model the client trains
+        defense.on_step(model, x, y, side)          # a gradient of its own, if it has one
         update = defense.on_update(update, side)    # before the upload
     """
 
@@ -86,6 +90,15 @@ class Defense(ABC):
     def on_model(self, model: nn.Module, side: ClientSide | None = None) -> nn.Module:
         """The model the client trains; the one it was given is never changed."""
         return model
+
+    def on_step(
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, side: ClientSide | None = None
+    ) -> list[Tensor] | None:
+        """The gradient of one local step, parameter by parameter; None: the plain one.
+
+        For defenses that need the gradient of every single image.
+        """
+        return None
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
         """The update as the server will see it."""

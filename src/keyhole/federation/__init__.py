@@ -1,5 +1,28 @@
-"""Clients and servers: local training under a defense."""
+"""Clients and servers: local training under a defense, federated averaging, what a server sees."""
 
-from keyhole.federation.client import LocalTraining, defended_update, local_update
+from keyhole.federation.capture import Capture, Recorder, Reply
+from keyhole.federation.client import defended_update, local_update
+from keyhole.federation.fedavg import Federation, Round, Share, averaged, client_generator
+from keyhole.federation.partition import PARTITIONS
+from keyhole.federation.plan import TrainingPlan
+from keyhole.federation.run import TrainingResult, assemble, train
+from keyhole.federation.training import LocalTraining
 
-__all__ = ["LocalTraining", "defended_update", "local_update"]
+__all__ = [
+    "PARTITIONS",
+    "Capture",
+    "Federation",
+    "LocalTraining",
+    "Recorder",
+    "Reply",
+    "Round",
+    "Share",
+    "TrainingPlan",
+    "TrainingResult",
+    "assemble",
+    "averaged",
+    "client_generator",
+    "defended_update",
+    "local_update",
+    "train",
+]

@@ -3,38 +3,20 @@
 from __future__ import annotations
 
 import copy
-import math
-from dataclasses import dataclass
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.data.image_set import ImageSet
-from keyhole.defenses.base import ClientSide, Defense, Telemetry
+from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
 from keyhole.errors import DoesNotFit, one_line
+from keyhole.federation.training import LocalTraining, augmented, clipped
 from keyhole.models.dropout_sites import Record
-from keyhole.models.modes import ClientMode, set_mode
-from keyhole.seeds import seeded_globally
+from keyhole.models.modes import set_mode
+from keyhole.seeds import generator, seeded_globally
 from keyhole.update import Update
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """How a client trains: ``steps`` of plain SGD on one batch.
-
-    Without ``lr`` the client shares the gradient of one step itself.
-    """
-
-    steps: int = 1
-    lr: float | None = None
-    mode: ClientMode = "train"
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or (self.steps > 1 and self.lr is None):
-            raise DoesNotFit("several local steps need a learning rate: pass --lr")
-        if self.lr is not None and not 0 < self.lr < math.inf:
-            raise DoesNotFit(f"a learning rate of {self.lr} teaches nothing: it must be positive")
 
 
 def defended_update(
@@ -47,13 +29,21 @@ def defended_update(
     generator: torch.Generator,
     training: LocalTraining | None = None,
     record: Record | None = None,
+    memory: Memory | None = None,
 ) -> tuple[Update, Telemetry]:
-    """One client's update through the three doors of ``defense``.
+    """One client's update through the doors of ``defense``.
 
-    ``images`` are in [0, 1]; the client normalises them as ``data`` says. ``model`` is the global
-    model and is left as it was. ``record`` keeps the dropout masks that the client draws.
+    ``images`` are in [0, 1]; the client normalises them as ``data`` says; the image door is passed
+    anew for every epoch. ``model`` is the global model and is left as it was. ``record`` keeps the
+    dropout masks that the client draws; ``memory`` is what the defense keeps between rounds.
     """
-    side = ClientSide(generator=generator, model=model, images=images, labels=labels)
+    side = ClientSide(
+        generator=generator,
+        model=model,
+        images=images,
+        labels=labels,
+        memory={} if memory is None else memory,
+    )
     shown = defense.on_images(images, side)
     local = defense.on_model(model, side)
     update = local_update(
@@ -63,8 +53,14 @@ def defended_update(
         training=training or LocalTraining(),
         seed=int(torch.randint(2**62, (), generator=generator)),
         record=record,
+        again=lambda: data.normalise(defense.on_images(images, side)),
+        step=lambda network, x, y: defense.on_step(network, x, y, side),
     )
     return defense.on_update(update.check(), side), side.telemetry
+
+
+Step = Callable[[nn.Module, Tensor, Tensor], list[Tensor] | None]
+"""Model, inputs and labels to the step's gradient; None: the plain one."""
 
 
 def local_update(
@@ -75,31 +71,46 @@ def local_update(
     training: LocalTraining,
     seed: int,
     record: Record | None = None,
+    again: Callable[[], Tensor] | None = None,
+    step: Step | None = None,
 ) -> Update:
-    """What one client changes in ``model`` by training on one batch of model inputs."""
+    """What one client changes in ``model`` by training on model inputs ``[n, C, H, W]``.
+
+    ``again`` gives the inputs of every epoch after the first. A client that shares weights shares
+    its buffers as well.
+    """
     record = record or Record()
     local = set_mode(copy.deepcopy(model), training.mode).requires_grad_(True)
-    names = [name for name, _ in local.named_parameters()]
+    before = {name: tensor.clone() for name, tensor in local.state_dict().items()}
     weights = list(local.parameters())
-    before = [w.detach().clone() for w in weights]
+    optimiser = None if training.lr is None else training.optimiser_of(weights)
+    draw = generator(seed, "batches")
+    epoch = 0
     with seeded_globally(seed):
-        for _ in range(training.steps):
+        for now, batch in training.batches(len(inputs), draw):
+            if now > epoch and again is not None:
+                inputs = again()
+            epoch = now
+            whole = len(batch) == len(inputs)
+            x, y = (inputs, labels) if whole else (inputs[batch], labels[batch.to(labels.device)])
             record.begin()
             with record:
-                gradient = _gradient(local, weights, inputs, labels)
-            if training.lr is None:
+                x = augmented(x) if training.augment else x
+                gradient = (step and step(local, x, y)) or _gradient(local, weights, x, y)
+            gradient = clipped(gradient, training.clip)
+            if optimiser is None:
+                names = [name for name, _ in local.named_parameters()]
                 found = dict(zip(names, gradient, strict=True))
                 return Update.from_gradient(found, batch_size=len(inputs))
-            with torch.no_grad():
-                for weight, g in zip(weights, gradient, strict=True):
-                    weight.sub_(g, alpha=training.lr)
+            for weight, g in zip(weights, gradient, strict=True):
+                weight.grad = g
+            optimiser.step()
     assert training.lr is not None
-    change = {n: (w - b).detach() for n, w, b in zip(names, weights, before, strict=True)}
     return Update(
-        change,
-        steps=training.steps,
+        {name: end.detach() - before[name] for name, end in local.state_dict().items()},
+        steps=training.steps_of(len(inputs)),
         lr=training.lr,
-        batch_size=len(inputs),
+        batch_size=training.local_batch(len(inputs)),
         examples=len(inputs),
     )
 

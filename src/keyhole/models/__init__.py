@@ -15,6 +15,7 @@ from keyhole.errors import DoesNotFit, KeyholeError, one_line
 from keyhole.models import external
 from keyhole.models.lenet import lenet, wide_lenet
 from keyhole.models.mlp import mlp
+from keyhole.models.private import private_model
 from keyhole.models.resnet import resnet18
 from keyhole.models.vit_small import SmallViT
 from keyhole.models.weights import load_weights
@@ -58,16 +59,22 @@ FAMILIES: dict[str, tuple[str, Maker]] = {
 }
 
 
+PRIVATE = "dp"
+"""``dp:NAME``: any model by its name, with Opacus' replacements for what DP-SGD cannot train."""
+
+
 def find(name: str) -> Maker:
     """What makes the model called ``name``."""
     if name in MODELS:
         return MODELS[name].make
     family, colon, rest = name.partition(":")
+    if colon and family == PRIVATE:
+        return partial(private_model, find(rest))
     if colon and family in FAMILIES:
         return partial(FAMILIES[family][1], rest)
     if colon:
         return partial(external.user_model, name)
-    known = [*MODELS, *(f"{f}:NAME" for f in FAMILIES), "package.module:callable"]
+    known = [*MODELS, *(f"{f}:NAME" for f in (*FAMILIES, PRIVATE)), "package.module:callable"]
     raise unknown("model", name, known)
 
 

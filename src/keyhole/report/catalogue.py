@@ -41,6 +41,11 @@ def catalogue() -> dict[str, list[Entry]]:
                 for f, (what, _) in FAMILIES.items()
             ),
             {
+                "name": "dp:NAME",
+                "summary": "any of these made fit for DP-SGD: BatchNorm becomes GroupNorm (Opacus)",
+                "paper": "",
+            },
+            {
                 "name": "package.module:callable",
                 "summary": "your own: called with those of classes, channels, image_size it takes",
                 "paper": "",

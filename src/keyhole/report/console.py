@@ -33,6 +33,10 @@ def print_result(result: AuditResult, console: Console) -> None:
                 line.append(f"; labels inferred: {view.number('labels', verdict.labels)}")
             console.print(line)
         console.print()
+    for note in dict.fromkeys(note for f in result.findings for note in f.notes):
+        console.print(Text(f"note: {note}", style="dim"))
+    for note in result.notes:
+        console.print(Text(f"note: {note}", style="dim"))
     for note in view.skipped_lines(result.skipped):
         console.print(Text(f"not tried: {note}", style="dim"))
 

@@ -7,6 +7,7 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
+from torch import Tensor
 
 from keyhole.audit.finding import Finding
 from keyhole.audit.run import AuditResult
@@ -41,7 +42,9 @@ def render(result: AuditResult, *, title: str) -> str:
         sections=[_section(section, result.store) for section in view.sections(result)],
         broken=sum(v.status == "broken" for v in result.verdicts),
         verdicts=len(result.verdicts),
+        unscored=sum(v.status == "not scored" for v in result.verdicts),
         skipped=view.skipped_lines(result.skipped),
+        notes=result.notes,
         versions=result.findings[0].versions if result.findings else {},
         device=result.findings[0].recipe.get("device", "") if result.findings else "",
         read_ssim=READ_SSIM,
@@ -60,6 +63,7 @@ def _section(section: view.Section, store: Store | None) -> dict[str, Any]:
     return {
         "about": section,
         "rows": rows,
+        "notes": list(dict.fromkeys(note for f in section.findings for note in f.notes)),
         "verdicts": [
             {"about": v, "defense": view.defense_name(v.defense), "row": _evidence(v, by_key)}
             for v in section.verdicts
@@ -83,15 +87,27 @@ def _row(finding: Finding, store: Store | None) -> dict[str, Any]:
         "finding": finding,
         "defense": view.defense_name(finding.defense),
         "pictures": [
-            {
-                "truth": data_uri(truth),
-                "seen": data_uri(seen),
-                "ssim": finding.metrics["ssim"].per_image[i * _batch(finding)],
-                "psnr": finding.metrics["psnr"].per_image[i * _batch(finding)],
-                "small": min(truth.shape[-2:]) < LARGE,
-            }
+            _picture(finding, i * _batch(finding), truth, seen)
             for i, (truth, seen) in enumerate(found[:SHOWN])
         ],
+    }
+
+
+def _picture(finding: Finding, place: int, truth: Tensor | None, seen: Tensor) -> dict[str, Any]:
+    """What the page needs of one image; without the truth, how sure the attacker is of it."""
+    scores = {
+        name: finding.metrics[name].per_image[place]
+        for name in ("ssim", "psnr")
+        if name in finding.metrics
+    }
+    sure = finding.confidence[place] if place < len(finding.confidence) else 0.0
+    return {
+        "truth": None if truth is None else data_uri(truth),
+        "seen": data_uri(seen),
+        "ssim": scores.get("ssim", sure),
+        "psnr": scores.get("psnr"),
+        "confidence": sure,
+        "small": min(seen.shape[-2:]) < LARGE,
     }
 
 
@@ -114,4 +130,4 @@ def _evidence(verdict: Verdict, rows: dict[tuple[str, str, str], dict[str, Any]]
     mine = [r for (_, _, d), r in rows.items() if d == defense and r["pictures"]]
     if verdict.status == "broken":
         return max(mine, key=lambda r: how_bad(r["finding"]), default=None)
-    return max(mine, key=lambda r: r["finding"].metrics["ssim"].mean, default=None)
+    return max(mine, key=lambda r: max(p["ssim"] for p in r["pictures"]), default=None)

@@ -56,6 +56,8 @@ class Section:
             else f"weights after {recipe['steps']} step(s) of SGD, lr {recipe['lr']}"
         )
         start = "given weights" if recipe["weights"] else f"random weights (seed {recipe['seed']})"
+        if recipe.get("captured"):
+            start = f"captured weights of round {recipe['rounds']}"
         return f"{clients} clients of {images} each, {size} px; {start}; each shares {shared}"
 
 
@@ -174,11 +176,13 @@ def undefended(section: Section, attack: str) -> Finding | None:
     )
 
 
-def pairs(pictures: dict[str, Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Original and what was seen of it, uint8 ``[C, H, W]`` each."""
+def pairs(pictures: dict[str, Tensor]) -> list[tuple[Tensor | None, Tensor]]:
+    """Original, if it is known, and what was seen of it, uint8 ``[C, H, W]`` each."""
     if not pictures:
         return []
-    return list(zip(pictures["truth"], pictures["seen"], strict=True))
+    seen = list(pictures["seen"])
+    truth = list(pictures["truth"]) if "truth" in pictures else [None] * len(seen)
+    return list(zip(truth, seen, strict=True))
 
 
 Film = list[tuple[int, Tensor]]

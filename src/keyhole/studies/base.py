@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from keyhole.atomic import write_json
 from keyhole.audit import AuditResult, Finding, Plan, Progress, Stage, run_plan
 from keyhole.errors import BadValue, RunFolderError
 from keyhole.registry import unknown
@@ -156,13 +156,7 @@ def read_result(results: Path, piece: Piece) -> dict[str, Any] | None:
 
 def write_result(results: Path, piece: Piece, value: dict[str, Any]) -> None:
     """Writes a result so that it is there as a whole or not at all."""
-    try:
-        results.mkdir(parents=True, exist_ok=True)
-        half = results / f".{piece.name}.{os.getpid()}.half"
-        half.write_text(json.dumps(value, indent=None) + "\n", encoding="utf-8")
-        half.replace(path_of(results, piece))
-    except OSError as error:
-        raise RunFolderError(f"cannot write to {results} ({error.strerror})") from None
+    write_json(path_of(results, piece), value, indent=None)
 
 
 def find_study(name: str, studies: Mapping[str, Study]) -> Study:

@@ -1,18 +1,35 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from statistics import mean
+from typing import Any
+
 import pytest
 import torch
 
+from keyhole.attacks import Attack
+from keyhole.attacks.closed_form.linear import LinearLeak
 from keyhole.attacks.closed_form.noise import known_noise, signal_directions, wiener
+from keyhole.attacks.closed_form.patch_lstsq import PatchLeastSquares
 from keyhole.data import load
-from keyhole.defenses import Defense, Gaussian, Pruning
+from keyhole.defenses import Defense, DpSgd, Gaussian, Pruning
+from keyhole.federation import LocalTraining, defended_update
+from keyhole.models import build
+from keyhole.seeds import generator
 from keyhole.threat import Knowledge, Observation
 from keyhole.update import Update
 
 
 @pytest.mark.parametrize(
     ("defense", "expected"),
-    [(None, 0.0), (Pruning(), 0.0), (Gaussian(sigma=0.3), 3.0), (Gaussian(sigma=0), 0.0)],
+    [
+        (None, 0.0),
+        (Pruning(), 0.0),
+        (Gaussian(sigma=0.3), 3.0),
+        (Gaussian(sigma=0), 0.0),
+        (DpSgd(noise=2.0, clip=0.3), 2.0 * 0.3 / (4 * 2**0.5)),
+        (DpSgd(noise=0), 0.0),
+    ],
     ids=str,
 )
 def test_noise_on_the_update_is_turned_into_noise_on_the_gradient(
@@ -20,9 +37,58 @@ def test_noise_on_the_update_is_turned_into_noise_on_the_gradient(
 ) -> None:
     spec = None if defense is None else defense.spec
     knowledge = Knowledge(shape=(1, 2, 2), classes=2, mean=(0.5,), std=(0.25,), defense=spec)
-    update = Update({"w": torch.ones(1)}, steps=2, lr=0.05)
+    update = Update({"w": torch.ones(1)}, steps=2, lr=0.05, batch_size=4)
     observation = Observation(torch.nn.Linear(1, 1), update, knowledge)
     assert known_noise(observation) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    "training",
+    [
+        LocalTraining(),
+        LocalTraining(lr=0.5),
+        LocalTraining(lr=0.5, steps=3),
+        LocalTraining(lr=0.5, epochs=2, batch_size=2),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("defense", [DpSgd(noise=2.0, clip=1e-3), Gaussian(sigma=0.1)], ids=str)
+def test_the_noise_expected_is_the_noise_there_is(
+    defense: Defense, training: LocalTraining
+) -> None:
+    if isinstance(defense, DpSgd):
+        pytest.importorskip("opacus")
+    digits = load("digits")
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    update, _ = defended_update(
+        model,
+        digits.images(range(4)),
+        digits.labels[:4],
+        data=digits,
+        defense=defense,
+        generator=generator(0),
+        training=training,
+    )
+    knowledge = Knowledge((1, 8, 8), 10, digits.mean, digits.std, defense=defense.spec)
+    expected = known_noise(Observation(model, update, knowledge))
+    values = torch.cat([g.flatten() for g in update.gradient().values()])
+    assert values.std().item() == pytest.approx(expected, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("name", "attack", "noise"),
+    [("mlp", LinearLeak(), 1e-3), ("vit-small", PatchLeastSquares(), 1e-5)],
+    ids=["linear", "patch-lstsq"],
+)
+def test_knowing_the_noise_of_dpsgd_helps(
+    observe: Callable[..., Any], name: str, attack: Attack, noise: float
+) -> None:
+    pytest.importorskip("opacus")
+    photos = load("photos", image_size=32)
+    model = build(name, classes=len(photos.classes), channels=3, image_size=32)
+    victims = [observe(model, photos, [i], DpSgd(noise=noise), seed=i) for i in range(4)]
+    adaptive = mean(v.decibels(attack(v.observation)) for v in victims)
+    assert adaptive > mean(v.decibels(attack(v.unaware)) for v in victims)
 
 
 def test_directions_above_the_noise_are_found() -> None:

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from keyhole.attacks.matching.problem import Problem
+from keyhole.attacks.matching.problem import Problem, label_orders
 from keyhole.defenses import Dropout
 from keyhole.models import build
 from keyhole.models.dropout_sites import Site
@@ -81,3 +82,21 @@ def test_steps_take_the_images_in_order_and_then_again(
     found = [problem.batch(step) for step in range(steps)]
     assert [(s.start, s.stop) for s in found] == expected
     assert problem.masked_samples == steps * local
+
+
+def test_labels_are_shared_out_among_batches_in_every_different_way() -> None:
+    ways = label_orders([3, 1, 2, 1], 2)
+    assert ways[0] == (1, 3, 1, 2)
+    assert len(set(ways)) == len(ways) == 4
+    assert all(sorted(way) == [1, 1, 2, 3] for way in ways)
+    assert len(label_orders(range(4), 2)) == 6
+    assert len(label_orders(range(4), 1)) == 24
+    assert label_orders([5, 5], 1) == [(5, 5)]
+
+
+def test_an_order_of_labels_matters_only_where_steps_differ(clients: Clients) -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    of = partial(problem_of, clients, model, [[3, 4]], lr=0.1)
+    assert of(steps=2, local=1).label_orders_matter
+    assert not of(steps=2, local=2).label_orders_matter
+    assert not of(steps=1, local=1).label_orders_matter

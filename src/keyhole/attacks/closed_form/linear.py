@@ -49,7 +49,7 @@ class LinearLeak(Attack):
     summary: ClassVar[str] = "reads the image off a fully connected first layer's gradient"
     paper: ClassVar[str] = "Phong et al. 2018; Geiping et al. 2020; Fowl et al. 2022"
     needs: ClassVar[str] = "a first layer that is fully connected to the pixels"
-    adapts_to: ClassVar[frozenset[str]] = frozenset({"gaussian", "pruning"})
+    adapts_to: ClassVar[frozenset[str]] = frozenset({"gaussian", "dpsgd", "pruning"})
 
     def misfits(self, observation: Observation) -> list[str]:
         found = entrance(observation.model, observation.knowledge.shape)

@@ -16,11 +16,17 @@ BANDS = 16
 
 
 def known_noise(observation: Observation) -> float:
-    """The noise's standard deviation per gradient value, if the attacker knows it."""
-    defense = observation.knowledge.defense
-    if defense is None or defense.name != "gaussian":
-        return 0.0
-    return float(defense.parameters["sigma"]) / (observation.update.lr * observation.update.steps)
+    """The noise's standard deviation per value of the mean gradient, if the attacker knows it.
+
+    ``gaussian`` adds noise once to the whole update, ``dpsgd`` anew in every local step.
+    """
+    defense, update = observation.knowledge.defense, observation.update
+    if defense is not None and defense.name == "gaussian":
+        return float(defense.parameters["sigma"]) / (update.lr * update.steps)
+    if defense is not None and defense.name == "dpsgd":
+        on_the_sum = float(defense.parameters["noise"] * defense.parameters["clip"])
+        return on_the_sum / (update.batch_size * math.sqrt(update.steps))
+    return 0.0
 
 
 def signal_directions(matrix: Tensor, sigma: float) -> Tensor:

@@ -20,7 +20,7 @@ from keyhole.attacks.matching.execution import Matcher, Way, choose
 from keyhole.attacks.matching.match import Targets
 from keyhole.attacks.matching.optimisers import State
 from keyhole.attacks.matching.precision import Precision, computing_in
-from keyhole.attacks.matching.problem import Problem
+from keyhole.attacks.matching.problem import Problem, label_orders
 from keyhole.attacks.matching.read_off import read
 from keyhole.attacks.matching.recipe import Recipe
 from keyhole.attacks.matching.runner import Runner
@@ -45,7 +45,8 @@ class Matching(Attack):
     ``labels``: ``given``, ``inferred`` from the last layer, or ``sought`` with the images.
     ``masks``: the clients' dropout is ``ignored``, its masks are ``given``, ``sought`` with the
     images, or ``read`` off the update where it shows them and sought elsewhere.
-    ``trials`` first guesses are followed and the one of least loss is taken. ``way`` and
+    ``trials`` first guesses are followed and the one of least loss is taken; where images differ in
+    the local steps they were in, each guess believes another order of them. ``way`` and
     ``precision`` say how it is computed.
     """
 
@@ -141,13 +142,19 @@ class _Job:
     def of(self, victim: int) -> Observation:
         return self.observations[victim // self.attack.trials]
 
+    def gradient(self, victim: int) -> dict[str, Tensor]:
+        """What was observed of the parameters; clients that share weights share buffers as well."""
+        names = {name for name, _ in self.problem.model.named_parameters()}
+        observed = self.of(victim).update.gradient()
+        return {name: tensor for name, tensor in observed.items() if name in names}
+
     def draw(self, victim: int, attempt: int) -> torch.Generator:
         """The same draws for the same client, whoever is attacked beside it."""
         trial = victim % self.attack.trials
         return generator(self.attack.seed, "attack", self.of(victim).client, trial, attempt)
 
     def matcher(self, victims: Sequence[int]) -> Matcher:
-        gradients = [self.of(victim).update.gradient() for victim in victims]
+        gradients = [self.gradient(victim) for victim in victims]
         targets = Targets.stack(gradients, self.problem.like, unit=self.recipe.objective.scale_free)
         matcher, notes = choose(
             self.problem,
@@ -165,22 +172,27 @@ class _Job:
         known: State = {}
         like = self.problem.like
         if self.attack.labels != "sought":
-            labels = torch.stack([self.labels(self.of(victim)) for victim in victims])
+            labels = torch.stack([self.labels(victim) for victim in victims])
             known["labels"] = torch.eye(self.problem.outputs)[labels].to(like)
         if self.problem.sites and self.attack.masks == "given":
             known["masks"] = torch.stack([self.masks(self.of(v)) for v in victims]).to(like)
         if self.problem.sites and self.attack.masks == "read":
-            gradients = [self.of(victim).update.gradient() for victim in victims]
+            gradients = [self.gradient(victim) for victim in victims]
             known["masks"] = torch.stack([read(self.problem, g) for g in gradients])
         return known
 
-    def labels(self, observation: Observation) -> Tensor:
+    def labels(self, victim: int) -> Tensor:
+        """The labels that were given or inferred; each trial believes them in another order."""
+        observation = self.of(victim)
         if self.attack.labels == "given":
-            assert observation.knowledge.labels is not None
-            return observation.knowledge.labels.cpu()
-        inferred = LabelInference().reconstruct(observation).labels
-        assert inferred is not None
-        return inferred.cpu()
+            known = observation.knowledge.labels
+        else:
+            known = LabelInference().reconstruct(observation).labels
+        assert known is not None
+        if self.problem.label_orders_matter and self.attack.trials > 1:
+            orders = label_orders(known.tolist(), self.problem.local_batch)
+            known = torch.tensor(orders[victim % self.attack.trials % len(orders)])
+        return known.cpu()
 
     def masks(self, observation: Observation) -> Tensor:
         """The client's own masks side by side, ``[samples, elements]``."""
@@ -191,7 +203,7 @@ class _Job:
         """The labels that were sought or inferred; None where they were given."""
         if self.recipe.labels is not None:
             return outcome.best[self.recipe.labels.name].argmax(-1)
-        return None if self.attack.labels == "given" else self.labels(self.of(victim))
+        return None if self.attack.labels == "given" else self.labels(victim)
 
     def masks_found(self, victim: int, outcome: Outcome) -> tuple[Tensor, ...] | None:
         """The masks at the least loss: those sought, and among them those read off the update."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations, islice
 
 import torch
 from torch import Tensor, nn
@@ -80,8 +82,46 @@ class Problem:
         """Samples that draw masks: each step draws its own."""
         return self.steps * self.local_batch
 
+    @property
+    def batches(self) -> int:
+        """How many batches the client's images make."""
+        return max(1, self.knowledge.batch_size // self.local_batch)
+
     def batch(self, step: int) -> slice:
         """The images that the client is assumed to have used in a step: in order, then again."""
-        batches = max(1, self.knowledge.batch_size // self.local_batch)
-        start = (step % batches) * self.local_batch
+        start = (step % self.batches) * self.local_batch
         return slice(start, start + self.local_batch)
+
+    @property
+    def label_orders_matter(self) -> bool:
+        """Whether it matters whose label stands where: images differ in the steps they are in."""
+        return self.steps > 1 and self.batches > 1
+
+
+def label_orders(labels: Sequence[int], batch: int) -> list[tuple[int, ...]]:
+    """The different ways to share labels out among consecutive batches, the given one first.
+
+    Within a batch the order is of no account.
+
+    >>> label_orders([3, 5, 3], 1)
+    [(3, 5, 3), (3, 3, 5), (5, 3, 3)]
+    """
+    given = [tuple(sorted(labels[i : i + batch])) for i in range(0, len(labels), batch)]
+    found = [tuple(label for part in given for label in part)]
+
+    def share(left: tuple[int, ...], done: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        if not left:
+            yield done
+            return
+        for part in sorted(set(combinations(left, min(batch, len(left))))):
+            rest = list(left)
+            for label in part:
+                rest.remove(label)
+            yield from share(tuple(rest), done + part)
+
+    ways = share(tuple(sorted(labels)), ())
+    return found + [way for way in islice(ways, MOST_ORDERS) if way != found[0]]
+
+
+MOST_ORDERS = 1000
+"""Ways to share labels out that are looked at."""

@@ -1,0 +1,131 @@
+"""``keyhole train``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from keyhole.audit import find_device
+from keyhole.cli.shared import DataDir, Device, Json, watched
+from keyhole.federation import Round, TrainingPlan, TrainingResult
+from keyhole.federation import train as train_federation
+from keyhole.settings import checked
+
+
+def train(
+    data: Annotated[str | None, typer.Option(help="The data set, by name or folder.")] = None,
+    model: Annotated[str | None, typer.Option(help="The model, by name.")] = None,
+    clients: Annotated[int | None, typer.Option(help="Clients in all.")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds in all.")] = None,
+    fraction: Annotated[float | None, typer.Option(help="Share of clients in a round.")] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="iid, balanced, dirichlet(alpha=0.5) or by-user.")
+    ] = None,
+    images: Annotated[int | None, typer.Option(help="Images of a client, at most.")] = None,
+    defense: Annotated[str | None, typer.Option(help="One defense, as in audit.")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Local epochs.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Local steps, instead of epochs.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Images in a local batch.")] = None,
+    lr: Annotated[float | None, typer.Option(help="Local learning rate.")] = None,
+    optimiser: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
+    clip: Annotated[float | None, typer.Option(help="Greatest norm of a step's gradient.")] = None,
+    augment: Annotated[bool, typer.Option("--augment", help="Flip and shift images.")] = False,
+    client_mode: Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")] = None,
+    image_size: Annotated[str | None, typer.Option(help="Pixels: 224, or 112x92.")] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights to start from.")] = None,
+    together: Annotated[
+        str | None, typer.Option(help="Train clients as one tensor axis: auto, yes or no.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything.")] = None,
+    capture: Annotated[
+        Path | None, typer.Option(help="Folder for what a curious server would see.")
+    ] = None,
+    limit_gb: Annotated[float | None, typer.Option(help="Disk that a capture may use.")] = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: under runs/.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Replace an earlier run there.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model by federated averaging, under a defense, and write down what the server sees.
+
+    The same command continues an interrupted training, to the same weights.
+    """
+    choices = {
+        "data": data,
+        "model": model,
+        "clients": clients,
+        "rounds": rounds,
+        "fraction": fraction,
+        "partition": partition,
+        "images": images,
+        "defense": defense,
+        "epochs": epochs,
+        "steps": steps,
+        "batch_size": batch_size,
+        "lr": lr,
+        "optimiser": optimiser,
+        "momentum": momentum,
+        "clip": clip,
+        "augment": augment or None,
+        "client_mode": client_mode,
+        "image_size": image_size,
+        "weights": weights,
+        "together": together,
+        "seed": seed,
+    }
+    plan = checked(TrainingPlan, {k: v for k, v in choices.items() if v is not None})
+    with watched() as bar:
+        bar.begin(plan.rounds)
+        bar.show("clients train")
+        begun = False
+
+        def show(seen: Round) -> None:
+            nonlocal begun
+            bar.advance(1 if begun else seen.number)
+            begun = True
+            bar.show(f"accuracy {seen.accuracy:.1%}, loss {seen.loss:.3f}")
+
+        result = train_federation(
+            plan,
+            out=out or Path("runs") / f"train-{plan.digest}",
+            data_dir=data_dir,
+            device=find_device(device),
+            capture=capture,
+            limit_gb=limit_gb,
+            fresh=fresh,
+            watchers=[show],
+        )
+    tell(result, plan, capture, as_json=as_json)
+
+
+def tell(
+    result: TrainingResult, plan: TrainingPlan, capture: Path | None, *, as_json: bool
+) -> None:
+    """Prints what became of a training, for people or for machines."""
+    if as_json:
+        value = {**result.to_json(), "captured": None if capture is None else str(capture)}
+        typer.echo(json.dumps(value, allow_nan=False))
+        return
+    console = Console()
+    if result.resumed_after:
+        print(f"taken up after round {result.resumed_after}", file=sys.stderr)
+    for line in result.rounds:
+        norms = line["update_norms"]
+        console.print(
+            f"round {line['round']:>3}  accuracy {line['accuracy']:6.1%}  loss {line['loss']:.3f}  "
+            f"update norm {sum(norms) / len(norms):.3g}  {line['seconds']:.2f} s",
+            highlight=False,
+        )
+    console.print(f"Weights:  {result.to_json()['weights']}", highlight=False, soft_wrap=True)
+    if capture is not None:
+        console.print(f"Captured: {capture}", highlight=False, soft_wrap=True)
+        model, data = plan.model, plan.data
+        hint = f"keyhole audit --captured {capture} --model {model} --data {data}"
+        console.print(f"Audit it: {hint}", highlight=False, soft_wrap=True)

@@ -1,0 +1,203 @@
+"""DP-SGD: every image's gradient is clipped, and their mean gets noise, in every local step."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Iterable
+from typing import Annotated, Any, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+
+from keyhole.defenses.base import ClientSide, Defense, Memory
+from keyhole.errors import DoesNotFit, one_line
+from keyhole.models.dropout_sites import Driven, Record
+from keyhole.models.private import MISSING, installed, private, shown
+from keyhole.update import Update
+
+FIX = (
+    "Opacus can replace them (BatchNorm by GroupNorm): train "
+    "keyhole.models.private.private(model), or ask for the model by the name dp:NAME"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DpSgd(Defense):
+    """Scales every image's gradient to norm ``clip`` where it is longer; noise hides the rest.
+
+    N(0, (``noise * clip``)^2) is added to each value of the batch's sum, which is then divided by
+    the batch size. Opacus clips, draws and accounts. Its figure, ``epsilon`` at ``delta``, covers
+    all rounds of one client so far and assumes that every batch is a Poisson sample of the
+    client's images. Keyhole's clients shuffle theirs instead, as is common, and for them the
+    figure is only a guide; where every step takes all images it needs no such assumption. The
+    noise's generator is not cryptographically secure: for audits, not for releasing a model.
+    """
+
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
+    clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+
+    name: ClassVar[str] = "dpsgd"
+    summary: ClassVar[str] = "clips every image's gradient and adds noise in every local step"
+    paper: ClassVar[str] = "Abadi et al. 2016 (DP-SGD); Yousefpour et al. 2021 (Opacus)"
+    paper_attacks: ClassVar[tuple[str, ...]] = ("ig",)
+
+    def misfits(self, model: nn.Module) -> list[str]:
+        if not installed():
+            return [MISSING]
+        from opacus import GradSampleModule
+        from opacus.validators import ModuleValidator
+
+        replaceable = sentences(ModuleValidator.validate(shown(model), strict=False))
+        fixed = shown(private(model) if replaceable else model)
+        hopeless = sentences(ModuleValidator.validate(fixed, strict=False))
+        hopeless += sentences(GradSampleModule.validate(fixed, strict=False))[:1]
+        if replaceable and not hopeless:
+            return [*replaceable, FIX]
+        return list(dict.fromkeys([*replaceable, *hopeless]))
+
+    def on_model(self, model: nn.Module, side: ClientSide | None = None) -> nn.Module:
+        self.validate(model)
+        return model
+
+    def on_step(
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, side: ClientSide | None = None
+    ) -> list[Tensor]:
+        side = side or ClientSide()
+        samples = per_sample_gradients(model, inputs, labels)
+        found = self.privatised(samples, side.generator)
+        images = len(inputs) if side.images is None else len(side.images)
+        account(side.memory, self.noise, min(1.0, len(inputs) / images))
+        self.report(samples, side)
+        return [found.get(n, torch.zeros_like(p)) for n, p in model.named_parameters()]
+
+    def privatised(
+        self, samples: dict[str, Tensor], generator: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Opacus' clipped and noised mean of gradients ``[batch, ...]``."""
+        if not installed():
+            raise DoesNotFit(MISSING)
+        from opacus.optimizers import DPOptimizer
+
+        # Opacus writes on the parameters it is given: these stand in for the model's own.
+        leaves: dict[str, Any] = {n: nn.Parameter(g[0]) for n, g in samples.items()}
+        for name, leaf in leaves.items():
+            leaf.grad_sample = samples[name]
+        first = next(iter(samples.values()))
+        optimiser = DPOptimizer(
+            torch.optim.SGD(leaves.values()),
+            noise_multiplier=self.noise,
+            max_grad_norm=self.clip,
+            expected_batch_size=len(first),
+            generator=on_device(generator, first.device),
+        )
+        optimiser.pre_step()
+        return {name: leaf.grad for name, leaf in leaves.items()}
+
+    def report(self, samples: dict[str, Tensor], side: ClientSide) -> None:
+        """Records the settings, and the share of the round's gradients that were clipped."""
+        norms = torch.stack([g.flatten(1).norm(dim=1) for g in samples.values()]).norm(dim=0)
+        before = int(side.telemetry.get("samples", 0))
+        clipped = before * float(side.telemetry.get("clipped_share", 0.0))
+        clipped += int((norms > self.clip).sum())
+        side.record(
+            noise_multiplier=self.noise,
+            delta=self.delta,
+            samples=before + len(norms),
+            clipped_share=clipped / (before + len(norms)),
+        )
+
+    def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
+        """The update as it is; the budget spent so far is recorded, once a round as it is slow."""
+        if side is not None and self.name in side.memory:
+            spent = epsilon(side.memory, self.delta)
+            side.record(epsilon=spent if math.isfinite(spent) else "infinite")
+        return update
+
+
+def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    """The gradient of every image's own loss, ``[batch, ...]``, for each trainable parameter.
+
+    Opacus' hooks fail at dropout beside plain parameters (a ViT's class token) and at activations
+    that work in place; vmap takes both. Dropout masks are drawn by one pass over the whole batch,
+    where a caller's :class:`Record` sees them, and given to each image.
+    """
+    trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
+    drawn = Record()
+    drawn.begin()
+
+    def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, masks: list[Tensor]) -> Tensor:
+        with Replayed(masks):
+            logits = functional_call(model, weights, (x[None],))
+        return F.cross_entropy(logits, y[None])
+
+    try:
+        with torch.no_grad(), drawn:
+            model(inputs)
+        masks = [torch.unflatten(mask, 0, (len(inputs), -1)) for mask in drawn.masks[0]]
+        each = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="different")
+        found: dict[str, Tensor] = each(trained, inputs, labels, masks)
+    except (RuntimeError, ValueError) as error:
+        raise DoesNotFit(
+            f"defense 'dpsgd' cannot take the gradient of every single image ({one_line(error)})"
+        ) from None
+    return found
+
+
+class Replayed(Driven):
+    """Drops by given masks; dropouts that have none draw anew."""
+
+    drives = False
+
+
+def account(memory: Memory, noise: float, sample_rate: float) -> None:
+    """Adds one step to the history ``[[noise, sample rate, steps], ...]`` in ``memory``."""
+    accountant = accountant_of(memory)
+    accountant.step(noise_multiplier=noise, sample_rate=sample_rate)
+    steps: Counter[tuple[float, float]] = Counter()
+    for kind_noise, kind_rate, count in accountant.history:
+        steps[kind_noise, kind_rate] += count  # in any order they cost the same
+    memory[DpSgd.name] = [[*kind, count] for kind, count in steps.items()]
+
+
+def epsilon(memory: Memory, delta: float) -> float:
+    """The privacy budget that the history in ``memory`` has spent."""
+    accountant = accountant_of(memory)
+    if any(noise**2 == 0 for noise, _, _ in accountant.history):
+        return math.inf
+    with warnings.catch_warnings():
+        # At the ends of Opacus' range of orders the figure is still a bound, only not the best.
+        warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)
+        return float(accountant.get_epsilon(delta))
+
+
+def accountant_of(memory: Memory) -> Any:
+    from opacus.accountants import RDPAccountant
+
+    accountant = RDPAccountant()
+    accountant.history = [tuple(entry) for entry in memory.get(DpSgd.name, [])]
+    return accountant
+
+
+def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
+    """The generator itself, or one for ``device`` that is seeded by it."""
+    if generator.device.type == device.type:
+        return generator
+    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
+    return torch.Generator(device).manual_seed(int(seed))
+
+
+def sentences(errors: Iterable[BaseException]) -> list[str]:
+    """The first sentence of each error, each once.
+
+    >>> sentences([ValueError("No BatchNorm. It mixes images."), ValueError("No BatchNorm.")])
+    ['No BatchNorm']
+    """
+    first = (one_line(error).partition(". ")[0].rstrip("(. ") for error in errors)
+    return list(dict.fromkeys(first))

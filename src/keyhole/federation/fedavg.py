@@ -1,0 +1,168 @@
+"""Federated averaging in process: rounds of sampled clients, their updates averaged by examples."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from keyhole.data.image_set import ImageSet
+from keyhole.defenses.base import Defense, Memory, Telemetry
+from keyhole.federation.client import defended_update
+from keyhole.federation.together import Member, Together
+from keyhole.federation.training import LocalTraining
+from keyhole.seeds import generator
+from keyhole.update import Update
+
+EVALUATED_AT_ONCE = 512
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one client sent in one round, as the server saw it."""
+
+    client: int
+    update: Update
+    telemetry: Telemetry
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round: the weights that were sent, what came back, how good the average is."""
+
+    number: int
+    sent: Mapping[str, Tensor]
+    shares: tuple[Share, ...]
+    accuracy: float
+    loss: float
+    seconds: float
+
+    def telemetry(self) -> dict[str, object]:
+        """One line of the run's record."""
+        return {
+            "round": self.number,
+            "accuracy": self.accuracy,
+            "loss": self.loss if math.isfinite(self.loss) else None,
+            "seconds": round(self.seconds, 4),
+            "clients": [share.client for share in self.shares],
+            "examples": [share.update.examples for share in self.shares],
+            "update_norms": [round(share.update.norm(), 6) for share in self.shares],
+            "defense": [share.telemetry for share in self.shares],
+        }
+
+
+@dataclass
+class Federation:
+    """Clients that hold ``shares`` of ``data`` and train ``model`` under one defense.
+
+    ``memory`` is what each client's defense keeps between rounds. Every draw comes from ``seed``,
+    the round and the client, so that a round can be repeated alone.
+    """
+
+    model: nn.Module
+    data: ImageSet
+    shares: Sequence[Sequence[int]]
+    test: tuple[ImageSet, Sequence[int]]
+    training: LocalTraining
+    defense: Defense
+    fraction: float = 1.0
+    seed: int = 0
+    together: Together | None = None
+    """How sampled clients are trained side by side; None: one after another."""
+    memory: dict[int, Memory] = field(default_factory=dict)
+
+    def rounds(self, first: int, last: int) -> Iterator[Round]:
+        """Trains ``model`` itself, round by round."""
+        for number in range(first, last + 1):
+            yield self.round(number)
+
+    def round(self, number: int) -> Round:
+        began = time.perf_counter()
+        sent = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        shares = self.updates(number, self.sampled(number))
+        self.model.load_state_dict(averaged(sent, [share.update for share in shares]))
+        accuracy, loss = self.evaluate()
+        return Round(number, sent, tuple(shares), accuracy, loss, time.perf_counter() - began)
+
+    def sampled(self, number: int) -> list[int]:
+        """The clients that take part in a round."""
+        count = max(1, round(self.fraction * len(self.shares)))
+        order = torch.randperm(len(self.shares), generator=generator(self.seed, "sample", number))
+        return sorted(order[:count].tolist())
+
+    def updates(self, number: int, clients: Sequence[int]) -> list[Share]:
+        """What the clients send, one after another or side by side."""
+        members = [self.member(number, client) for client in clients]
+        if self.together is not None and self.together.takes(self.model, members, self.defense):
+            found = self.together(self.model, members, defense=self.defense)
+        else:
+            found = [self.alone(member) for member in members]
+        return [
+            Share(client, update, telemetry)
+            for client, (update, telemetry) in zip(clients, found, strict=True)
+        ]
+
+    def member(self, number: int, client: int) -> Member:
+        """A client on the morning of a round."""
+        place = next(self.model.parameters())
+        indices = list(self.shares[client])
+        return Member(
+            images=self.data.images(indices).to(place),
+            labels=self.data.labels[indices].to(place.device),
+            generator=client_generator(self.seed, client, number),
+            memory=self.memory.setdefault(client, {}),
+            data=self.data,
+            training=self.training,
+        )
+
+    def alone(self, member: Member) -> tuple[Update, Telemetry]:
+        return defended_update(
+            self.model,
+            member.images,
+            member.labels,
+            data=self.data,
+            defense=self.defense,
+            generator=member.generator,
+            training=self.training,
+            memory=member.memory,
+        )
+
+    def evaluate(self) -> tuple[float, float]:
+        """Accuracy and mean loss on the images kept for that."""
+        data, indices = self.test
+        place = next(self.model.parameters())
+        was_training = self.model.training
+        self.model.eval()
+        right, loss = 0, 0.0
+        with torch.no_grad():
+            for start in range(0, len(indices), EVALUATED_AT_ONCE):
+                some = list(indices[start : start + EVALUATED_AT_ONCE])
+                logits = self.model(data.normalise(data.images(some).to(place)))
+                labels = data.labels[some].to(place.device)
+                right += int((logits.argmax(1) == labels).sum())
+                loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+        self.model.train(was_training)
+        return right / len(indices), loss / len(indices)
+
+
+def client_generator(seed: int, client: int, number: int) -> torch.Generator:
+    """All that a client draws in one round comes from here: in process and on Flower alike."""
+    return generator(seed, "client", client, "round", number)
+
+
+def averaged(sent: Mapping[str, Tensor], updates: Sequence[Update]) -> dict[str, Tensor]:
+    """The weights plus the clients' changes, weighted by their examples; integers as they mostly
+    are: the rounded mean."""
+    whole = sum(update.examples for update in updates)
+    after = {}
+    for name, start in sent.items():
+        moved = torch.zeros_like(start, dtype=torch.promote_types(start.dtype, torch.float32))
+        for update in updates:
+            moved += update.change[name].to(moved) * (update.examples / whole)
+        after[name] = start + (moved if start.is_floating_point() else moved.round()).to(start)
+    return after

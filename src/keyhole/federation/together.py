@@ -1,0 +1,233 @@
+"""Clients trained side by side: their weights are one more tensor axis (vmap over grad).
+
+Small models leave a processor idle between small operations; ten clients at once fill it. The
+result is that of one client after another, to float tolerance.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+
+from keyhole.data.image_set import ImageSet
+from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
+from keyhole.federation.client import local_update
+from keyhole.federation.training import LocalTraining, augmented
+from keyhole.models.modes import set_mode
+from keyhole.seeds import generator as named_generator
+from keyhole.seeds import seeded_globally
+from keyhole.update import Update
+
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A client of a round: its images in [0, 1], and where its draws come from."""
+
+    images: Tensor
+    labels: Tensor
+    generator: torch.Generator
+    memory: Memory
+    data: ImageSet
+    training: LocalTraining
+
+
+class Together:
+    """Trains clients that take steps of one kind as one tensor axis."""
+
+    def takes(self, model: nn.Module, members: Sequence[Member], defense: Defense) -> bool:
+        """Whether these clients can be trained so: as many steps each, no gradient of their own.
+
+        Where batches differ in size they are filled up, which batch statistics would notice.
+        """
+        own_gradient = type(defense).on_step is not Defense.on_step
+        recipe, sizes = members[0].training, {len(member.images) for member in members}
+        steps = {recipe.steps_of(size) for size in sizes}
+        alike = len(sizes) == 1 or not has_batch_statistics(model, recipe)
+        shares_weights = recipe.lr is not None
+        fits = len(members) > 1 and len(steps) == 1 and alike
+        return fits and shares_weights and not own_gradient
+
+    def __call__(
+        self, model: nn.Module, members: Sequence[Member], *, defense: Defense
+    ) -> list[tuple[Update, Telemetry]]:
+        """Every member's update through the doors of ``defense``, and what the defense reports."""
+        sides = [
+            ClientSide(m.generator, model, m.images, m.labels, memory=m.memory) for m in members
+        ]
+
+        def inputs() -> list[Tensor]:
+            shown = [defense.on_images(m.images, s) for m, s in zip(members, sides, strict=True)]
+            return [m.data.normalise(images) for m, images in zip(members, shown, strict=True)]
+
+        first = inputs()
+        local = model
+        for side in sides:
+            local = defense.on_model(model, side)
+        updates = stacked_updates(
+            local,
+            first,
+            [m.labels for m in members],
+            training=members[0].training,
+            seeds=[int(torch.randint(2**62, (), generator=m.generator)) for m in members],
+            again=inputs,
+        )
+        return [
+            (defense.on_update(update.check(), side), side.telemetry)
+            for update, side in zip(updates, sides, strict=True)
+        ]
+
+
+def stacked_updates(
+    model: nn.Module,
+    inputs: Sequence[Tensor],
+    labels: Sequence[Tensor],
+    *,
+    training: LocalTraining,
+    seeds: Sequence[int],
+    again: Callable[[], list[Tensor]] | None = None,
+) -> list[Update]:
+    """What K clients change in ``model``, each by its own inputs ``[n, C, H, W]``.
+
+    Batches are drawn as :func:`keyhole.federation.client.local_update` draws them; shorter ones
+    are filled up with images that have no weight.
+    """
+    assert training.lr is not None
+    sizes = [len(x) for x in inputs]
+    crowd = Crowd(model, len(sizes), training)
+    draws = [
+        training.batches(size, named_generator(seed, "batches"))
+        for size, seed in zip(sizes, seeds, strict=True)
+    ]
+    epoch = 0
+    with seeded_globally(seeds[0]):
+        for chosen in zip(*draws, strict=True):
+            now, batches = chosen[0][0], [indices for _, indices in chosen]
+            if now > epoch and again is not None:
+                inputs = again()
+            epoch = now
+            crowd.step(
+                pad_sequence([x[b.to(x.device)] for x, b in zip(inputs, batches, strict=True)]),
+                pad_sequence([y[b.to(y.device)] for y, b in zip(labels, batches, strict=True)]),
+                [len(batch) for batch in batches],
+            )
+    return [
+        Update(
+            change,
+            steps=training.steps_of(size),
+            lr=training.lr,
+            batch_size=training.local_batch(size),
+            examples=size,
+        )
+        for size, change in zip(sizes, crowd.changes(), strict=True)
+    ]
+
+
+class Crowd:
+    """The networks of K clients as one, with weights ``[K, ...]``."""
+
+    def __init__(self, model: nn.Module, clients: int, training: LocalTraining) -> None:
+        local = set_mode(copy.deepcopy(model), training.mode)
+        weights, buffers = stack_module_state([local] * clients)
+        self.leaves = {name: nn.Parameter(tensor.detach()) for name, tensor in weights.items()}
+        self.buffers = {name: tensor.detach().clone() for name, tensor in buffers.items()}
+        self.before = {name: t.detach().clone() for name, t in {**weights, **buffers}.items()}
+        first = {id(p): name for name, p in model.named_parameters()}
+        every = model.named_parameters(remove_duplicate=False)
+        self.tied = {name: first[id(p)] for name, p in every}
+        self.names = list(model.state_dict())
+        self.training = training
+        self.optimiser = training.optimiser_of(self.leaves.values())
+        self.stateless = local
+        self.gradients = vmap(grad(self.loss), randomness="different")
+
+    def loss(self, p: Tensors, b: Tensors, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        """The mean cross-entropy of one client's batch."""
+        logits = functional_call(self.stateless, (p, b), (x,))
+        return (F.cross_entropy(logits, y, reduction="none") * weight).sum()
+
+    def step(self, x: Tensor, y: Tensor, lengths: Sequence[int]) -> None:
+        """One step of all clients; ``x [batch, K, C, H, W]`` is filled up beyond ``lengths``."""
+        x, y = x.transpose(0, 1), y.transpose(0, 1)
+        if self.training.augment:
+            x = augmented(x.flatten(0, 1)).view_as(x)
+        sizes = torch.tensor(lengths, device=x.device)[:, None]
+        counts = (torch.arange(x.shape[1], device=x.device) < sizes).to(x) / sizes
+        named = {name: leaf.detach() for name, leaf in self.leaves.items()}
+        found = self.gradients(named, self.buffers, x, y, counts)
+        clipped = each_clipped([found[name] for name in self.leaves], self.training.clip)
+        for leaf, gradient in zip(self.leaves.values(), clipped, strict=True):
+            leaf.grad = gradient
+        self.optimiser.step()
+
+    def changes(self) -> list[Tensors]:
+        """What each client has changed so far."""
+        after = {**{name: leaf.detach() for name, leaf in self.leaves.items()}, **self.buffers}
+        own = {name: self.tied.get(name, name) for name in self.names}
+        moved = {name: after[own[name]] - self.before[own[name]] for name in self.names}
+        return [{n: t[client].clone() for n, t in moved.items()} for client in range(len(self))]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.leaves.values())))
+
+
+def has_batch_statistics(model: nn.Module, training: LocalTraining) -> bool:
+    norms = (nn.modules.batchnorm._BatchNorm,)
+    return training.mode == "train" and any(isinstance(m, norms) for m in model.modules())
+
+
+def each_clipped(gradients: list[Tensor], limit: float | None) -> list[Tensor]:
+    """Gradients ``[K, ...]``, each client's scaled to the norm ``limit`` where it is longer."""
+    if limit is None:
+        return gradients
+    norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients]).norm(dim=0)
+    scale = (limit / norms.clamp(min=torch.finfo(norms.dtype).tiny)).clamp(max=1)
+    return [g * scale.view(-1, *(1 for _ in g.shape[1:])) for g in gradients]
+
+
+def faster_together(model: nn.Module, members: Sequence[Member], *, steps: int = 3) -> bool:
+    """Measures some steps both ways; False also where vmap cannot take the model."""
+    recipe = LocalTraining(
+        steps=steps,
+        lr=members[0].training.lr,
+        mode=members[0].training.mode,
+        batch_size=members[0].training.batch_size,
+    )
+    inputs = [m.data.normalise(m.images) for m in members]
+    labels = [m.labels for m in members]
+    seeds = list(range(len(members)))
+
+    def one_by_one() -> None:
+        for x, y, seed in zip(inputs, labels, seeds, strict=True):
+            local_update(model, x, y, training=recipe, seed=seed)
+
+    def at_once() -> None:
+        stacked_updates(model, inputs, labels, training=recipe, seeds=seeds)
+
+    try:
+        at_once()
+    except (RuntimeError, NotImplementedError, ValueError):
+        return False
+    device = inputs[0].device
+    return seconds(at_once, device) < seconds(one_by_one, device)
+
+
+def seconds(work: Callable[[], None], device: torch.device) -> float:
+    """The shorter of two runs."""
+    spent = []
+    for _ in range(2):
+        began = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        spent.append(time.perf_counter() - began)
+    return min(spent)

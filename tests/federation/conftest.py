@@ -1,0 +1,60 @@
+"""What tests of Flower share: real strategies and client apps without Flower's processes."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+try:
+    from flwr.app import Context, Error, Message, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp import Grid
+    from flwr.supercore.task_identity import TaskIdentity
+except ImportError:  # the tests that need it are skipped
+    Grid = object
+
+CRASHED = 2
+"""Flower's code of a client app that raised."""
+
+
+class InProcess(Grid):
+    """Nodes of which each calls the client app here, one after another, as a SuperNode would."""
+
+    def __init__(self, app: ClientApp, clients: int) -> None:
+        self.app = app
+        self.contexts = {
+            100 + partition: Context(1, 100 + partition, {"partition-id": partition}, state, {})
+            for partition, state in enumerate(RecordDict() for _ in range(clients))
+        }
+
+    def get_node_ids(self) -> Iterable[int]:
+        return list(self.contexts)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        return [self.answer(copy.deepcopy(message)) for message in messages]
+
+    def answer(self, message: Message) -> Message:
+        try:
+            return self.app(message, self.contexts[message.metadata.dst_node_id])
+        except Exception as error:  # noqa: BLE001  as Flower itself: no client may end the run
+            reason = f"{type(error)}:<'{error}'>"
+            return Message(Error(code=CRASHED, reason=reason), reply_to=message)
+
+    def nowhere(self, *values: Any, **named: Any) -> Any:
+        raise NotImplementedError("messages go nowhere but through send_and_receive")
+
+    set_run = create_message = push_messages = pull_messages = nowhere
+    run = property(nowhere)
+
+
+@pytest.fixture
+def grid_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[ClientApp, int], InProcess]:
+    """A grid for so many clients that all run one app; partition ids count from 0."""
+    for name in ("_run_id", "_node_id", "_task_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+    return InProcess

@@ -1,0 +1,440 @@
+"""Mods and curious strategies under Flower's own strategies, without its processes."""
+
+from __future__ import annotations
+
+import copy
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+pytest.importorskip("flwr")
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
+
+from keyhole.audit.guard import guard_mod
+from keyhole.data import ImageSet
+from keyhole.defenses import ClientSide, Defense, Dropout, Gaussian, NoDefense, Pruning
+from keyhole.errors import DoesNotFit
+from keyhole.federation import (
+    Capture,
+    Federation,
+    TrainingPlan,
+    assemble,
+    client_generator,
+    defended_update,
+)
+from keyhole.federation.flower import (
+    as_mod,
+    before_upload,
+    curious,
+    local_training,
+    protected_images,
+    protected_model,
+)
+from keyhole.update import Update
+
+CLIENTS = 3
+Run = Callable[..., dict[str, Tensor]]
+
+
+def plan_of(model: str = "mlp", **settings: Any) -> TrainingPlan:
+    small = {"clients": CLIENTS, "images": 12, "batch_size": 5, "epochs": 2, "seed": 7}
+    return TrainingPlan(model=model, **(small | {"together": "no"} | settings))
+
+
+def answer(message: Message, weights: dict[str, Tensor], examples: int, client: int) -> Message:
+    said = MetricRecord({"num-examples": examples, "partition-id": client})
+    return Message(RecordDict({"arrays": ArrayRecord(weights), "metrics": said}), reply_to=message)
+
+
+def app_of(federation: Federation, *mods: Any) -> ClientApp:
+    """Clients that hold the federation's shares and train by Keyhole's own loop."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        client = context.node_config["partition-id"]
+        number = message.content["config"]["server-round"]
+        start = message.content["arrays"].to_torch_state_dict()
+        federation.model.load_state_dict(start)
+        member = federation.member(number, client)
+        update = local_training(
+            federation.model,
+            member.images,
+            member.labels,
+            data=federation.data,
+            training=federation.training,
+            generator=member.generator,
+        )
+        start = federation.model.state_dict()
+        end = {name: tensor + update.change[name] for name, tensor in start.items()}
+        return answer(message, end, update.examples, client)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Any) -> Message:
+        arrays = message.content["arrays"].to_torch_state_dict()
+        return answer(message, arrays, 1, context.node_config["partition-id"])
+
+    return app
+
+
+@pytest.fixture
+def run(grid_of: Callable[..., Any], tmp_path: Path) -> Run:
+    """Trains by a strategy that is curious into ``tmp_path``; returns the global weights."""
+
+    def rounds(
+        app: ClientApp, start: nn.Module, last: int = 1, kind: type = FedAvg, **options: Any
+    ) -> dict[str, Tensor]:
+        everyone = {"min_available_nodes": CLIENTS, "min_train_nodes": CLIENTS}
+        strategy = curious(kind)(capture=tmp_path, fraction_evaluate=0.0, **everyone, **options)
+        arrays = ArrayRecord(start.state_dict())
+        grid = grid_of(app, CLIENTS)
+        result = strategy.start(grid, arrays, num_rounds=last, train_config=ConfigRecord())
+        return dict(result.arrays.to_torch_state_dict())
+
+    return rounds
+
+
+def recorded(folder: Path, number: int = 1, lost: int = 0) -> dict[int, dict[str, Tensor]]:
+    """What each client changed in a round, as the server saw it, by partition."""
+    seen = Capture.open(folder).rounds[number - 1]
+    assert len(seen.clients) == CLIENTS - lost, seen.lost
+    return {client["metrics"]["partition-id"]: seen.change(client) for client in seen.clients}
+
+
+def as_it_travels(start: dict[str, Tensor], change: dict[str, Tensor]) -> dict[str, Tensor]:
+    """A change after it was added to float32 weights, sent, and taken from them again."""
+    return {name: (start[name] + change[name]) - start[name] for name in start}
+
+
+def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
+
+
+def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) -> bool:
+    return one.keys() == other.keys() and all(
+        float((one[n] - other[n]).abs().max()) <= tolerance for n in one
+    )
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+@pytest.mark.parametrize("defense", ["none", "gaussian(sigma=0.01)"])
+def test_flower_trains_as_keyhole_does(run: Run, model: str, defense: str) -> None:
+    plan = plan_of(model, defense=defense)
+    alone = assemble(plan, data_dir=None)
+    start = assemble(plan, data_dir=None)
+    found = run(app_of(start, as_mod(start.defense, seed=plan.seed)), start.model, last=3)
+    for _ in alone.rounds(1, 3):
+        pass
+    assert close(found, dict(alone.model.state_dict()), 1e-5)
+    before = assemble(plan, data_dir=None).model.state_dict()
+    assert not close(found, dict(before), 1e-2)
+
+
+def test_no_defense_changes_no_bit(run: Run, tmp_path: Path) -> None:
+    federation, other = (assemble(plan_of(lr=0.5), data_dir=None) for _ in range(2))
+    bare = run(app_of(federation), federation.model)
+    first = recorded(tmp_path)
+    found = run(app_of(other, as_mod(NoDefense(), seed=7)), other.model)
+    assert close(found, bare, 1e-6)  # clients are averaged in another order
+    assert all(same(first[client], change) for client, change in recorded(tmp_path).items())
+
+
+@pytest.mark.parametrize("defense", [Gaussian(sigma=0.01, clip=0.5), Pruning(ratio=0.9)])
+def test_a_recording_differs_by_what_the_defense_does_to_updates(
+    run: Run, tmp_path: Path, defense: Defense
+) -> None:
+    federation = assemble(plan_of(), data_dir=None)
+    start = {name: tensor.clone() for name, tensor in federation.model.state_dict().items()}
+    run(app_of(federation), federation.model)
+    plain = recorded(tmp_path)
+    federation.model.load_state_dict(start)
+    run(app_of(federation, as_mod(defense, seed=7)), federation.model)
+    for client, seen in recorded(tmp_path).items():
+        draw = client_generator(7, client, 1)
+        torch.randint(2**62, (), generator=draw)  # the training's own seed comes first
+        update = Update({name: plain[client][name] for name in start})
+        expected = defense.on_update(update, ClientSide(draw))
+        assert same(seen, as_it_travels(start, dict(expected.change)))
+        assert not close(seen, plain[client], 1e-4)
+
+
+@dataclass(frozen=True)
+class Grain(Defense):
+    """Adds noise to images, anew whenever they are shown."""
+
+    name: ClassVar[str] = "grain"
+
+    def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
+        assert side is not None
+        assert side.labels is not None
+        return images + 0.3 * torch.randn(images.shape, generator=side.generator)
+
+
+@dataclass(frozen=True)
+class Signs(Defense):
+    """Every local step goes by the signs of a loss of its own."""
+
+    name: ClassVar[str] = "signs"
+
+    def on_step(
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, side: ClientSide | None = None
+    ) -> list[Tensor]:
+        loss = model(inputs)[torch.arange(len(labels)), labels].sum()
+        return [g.sign() for g in torch.autograd.grad(loss, list(model.parameters()))]
+
+
+@pytest.mark.parametrize("defense", [Dropout(p=0.5), Grain(), Signs()], ids=lambda d: d.name)
+def test_a_recording_differs_by_what_the_defense_does_in_training(
+    run: Run, tmp_path: Path, defense: Defense
+) -> None:
+    plan = plan_of(lr=0.01)
+    federation, untouched = (assemble(plan, data_dir=None) for _ in range(2))
+    run(app_of(federation, as_mod(defense, seed=7)), federation.model)
+    for client, seen in recorded(tmp_path).items():
+        member = untouched.member(1, client)
+        expected, plain = (
+            defended_update(
+                untouched.model,
+                member.images,
+                member.labels,
+                data=untouched.data,
+                defense=d,
+                generator=client_generator(7, client, 1),
+                training=untouched.training,
+            )[0]
+            for d in (defense, NoDefense())
+        )
+        start = dict(untouched.model.state_dict())
+        assert same(seen, as_it_travels(start, dict(expected.change)))
+        assert not close(seen, dict(plain.change), 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("defense", "missing"),
+    [
+        (Grain(), "protected_images(images)"),
+        (Dropout(), "protected_model(model)"),
+        (Signs(), "protected_step(model, inputs, labels)"),
+    ],
+    ids=lambda value: getattr(value, "name", None),
+)
+def test_an_undefended_update_never_leaves(
+    run: Run, tmp_path: Path, defense: Defense, missing: str
+) -> None:
+    app = ClientApp(mods=[as_mod(defense)])
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        if "images" not in missing:
+            protected_images(torch.rand(1, 1, 8, 8))
+        if "model" not in missing.partition("(")[0]:
+            protected_model(nn.Linear(1, 1))
+        return answer(message, message.content["arrays"].to_torch_state_dict(), 1, 0)
+
+    assert run(app, assemble(plan_of(), data_dir=None).model) == {}
+    (seen,) = Capture.open(tmp_path).rounds
+    assert seen.clients == ()
+    assert len(seen.lost) == CLIENTS
+    assert all(missing in reason for reason in seen.lost.values())
+
+
+def test_memory_outlives_a_round(grid_of: Callable[..., Any], tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Louder(Defense):
+        """Sends twice the update in the second round, and so on."""
+
+        name: ClassVar[str] = "louder"
+
+        def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
+            assert side is not None
+            side.memory["rounds"] = side.memory.get("rounds", 0) + 1
+            return update.map(lambda _, tensor: tensor * side.memory["rounds"])
+
+    federation, alone = (assemble(plan_of(lr=0.01), data_dir=None) for _ in range(2))
+    grid = grid_of(app_of(federation, as_mod(Louder(), seed=7)), CLIENTS)
+    start = ArrayRecord(federation.model.state_dict())
+    found = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS).start(grid, start, num_rounds=3)
+    alone.defense = Louder()
+    for _ in alone.rounds(1, 3):
+        pass
+    assert close(dict(found.arrays.to_torch_state_dict()), dict(alone.model.state_dict()), 1e-5)
+    kept = [context.state.config_records["keyhole-memory"] for context in grid.contexts.values()]
+    assert [record["json"] for record in kept] == ['{"rounds": 3}'] * CLIENTS
+
+
+def test_evaluation_passes_untouched(grid_of: Callable[..., Any]) -> None:
+    federation = assemble(plan_of(), data_dir=None)
+    mods = [before_upload(lambda *_: "no"), as_mod(Gaussian(sigma=1.0), seed=7)]
+    grid = grid_of(app_of(federation, *mods), CLIENTS)
+    arrays = ArrayRecord(federation.model.state_dict())
+    asked = FedAvg().configure_evaluate(1, arrays, ConfigRecord(), grid)
+    for reply in grid.send_and_receive(asked):
+        back = reply.content["arrays"].to_torch_state_dict()
+        assert same(dict(back), dict(arrays.to_torch_state_dict()))
+    result = FedAvg(fraction_train=0.0).start(grid, arrays, num_rounds=1)
+    assert result.evaluate_metrics_clientapp[1]["partition-id"] > 0
+
+
+def with_statistics(federation: Federation) -> Federation:
+    """The federation with a model that counts its batches, an integer."""
+    federation.model = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+    )
+    return federation
+
+
+def test_integers_survive(run: Run, tmp_path: Path) -> None:
+    federation = with_statistics(assemble(plan_of(steps=3), data_dir=None))
+    app = app_of(federation, as_mod(Gaussian(sigma=1.0), seed=7))
+    found = run(app, federation.model, last=2)
+    for number in (1, 2):
+        for change in recorded(tmp_path, number).values():
+            counted = change["1.num_batches_tracked"]
+            assert (int(counted), counted.dtype) == (3, torch.int64)
+            assert float(change["4.weight"].std()) == pytest.approx(1, abs=0.1)
+    assert int(found["1.num_batches_tracked"]) == 6
+
+
+def test_tensors_of_which_the_server_knows_nothing_are_sent(run: Run, tmp_path: Path) -> None:
+    app = ClientApp(mods=[as_mod(Gaussian(sigma=0.1), seed=7)])
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        client = context.node_config["partition-id"]
+        return answer(message, {"head": torch.full((50,), 5.0)}, 1, client)
+
+    found = run(app, nn.Linear(1, 1))
+    assert float(found["head"].mean()) == pytest.approx(5, abs=0.1)
+    assert all(change.keys() == {"head"} for change in recorded(tmp_path).values())
+
+
+def test_a_client_that_fails_is_noted(run: Run, tmp_path: Path) -> None:
+    federation = assemble(plan_of(), data_dir=None)
+
+    def stumbling(message: Message, context: Any, call_next: Any) -> Message:
+        if context.node_config["partition-id"] == 1:
+            raise RuntimeError("out of battery")
+        return call_next(message, context)
+
+    found = run(app_of(federation, stumbling), federation.model)
+    (seen,) = Capture.open(tmp_path).rounds
+    assert set(recorded(tmp_path, lost=1)) == {0, 2}
+    assert seen.lost.keys() == {"101"}
+    assert "out of battery" in seen.lost["101"]
+    assert found.keys() == federation.model.state_dict().keys()
+
+
+def test_a_full_disk_does_not_stop_the_training(run: Run, tmp_path: Path) -> None:
+    federation, other = (assemble(plan_of(), data_dir=None) for _ in range(2))
+    unlimited = run(app_of(federation), federation.model, last=3)
+    for folder in tmp_path.glob("round-*"):
+        shutil.rmtree(folder)
+    a_round = 4 * (CLIENTS + 1) * sum(p.numel() for p in other.model.parameters()) / 1e9
+    limited = run(app_of(other), other.model, last=3, limit_gb=1.5 * a_round)
+    capture = Capture.open(tmp_path)
+    assert [seen.number for seen in capture.rounds] == [1]
+    assert [problem.partition(" was")[0] for problem in capture.problems] == ["round 2", "round 3"]
+    assert close(limited, unlimited, 1e-5)
+
+
+@pytest.mark.parametrize("thing", [object(), FedAvg(), ClientApp, "FedAvg"])
+def test_only_strategies_can_be_curious(thing: Any) -> None:
+    with pytest.raises(DoesNotFit, match="strategy"):
+        curious(thing)
+
+
+def test_other_strategies_can_be_curious(
+    run: Run, grid_of: Callable[..., Any], tmp_path: Path
+) -> None:
+    federation, other = (assemble(plan_of(), data_dir=None) for _ in range(2))
+    found = run(app_of(federation), federation.model, last=2, kind=FedAdam, eta=0.01)
+    start = ArrayRecord(other.model.state_dict())
+    blind = FedAdam(fraction_evaluate=0.0, min_train_nodes=CLIENTS, eta=0.01)
+    result = blind.start(grid_of(app_of(other), CLIENTS), start, num_rounds=2)
+    assert close(found, dict(result.arrays.to_torch_state_dict()), 1e-5)
+    first, second = Capture.open(tmp_path).rounds
+    assert same(first.weights(), dict(start.to_torch_state_dict()))
+    assert not close(second.weights(), first.weights(), 1e-3)
+
+
+def test_what_the_strategy_told_its_clients_is_noted(run: Run, tmp_path: Path) -> None:
+    federation = assemble(plan_of(), data_dir=None)
+    run(app_of(federation), federation.model, kind=FedProx, proximal_mu=0.5, about={"model": "mlp"})
+    capture = Capture.open(tmp_path)
+    assert capture.rounds[0].config == {"proximal-mu": 0.5, "server-round": 1}
+    assert capture.about == {"model": "mlp"}
+    assert [client["examples"] for client in capture.rounds[0].clients] == [12] * CLIENTS
+
+
+def test_an_update_can_be_held_back_before_the_upload(run: Run, tmp_path: Path) -> None:
+    federation = assemble(plan_of(), data_dir=None)
+    start = {name: tensor.clone() for name, tensor in federation.model.state_dict().items()}
+    shown: dict[int, Update] = {}
+
+    def check(update: Update, weights: dict[str, Tensor], context: Any) -> str | None:
+        assert same(weights, start)
+        client = context.node_config["partition-id"]
+        shown[client] = update
+        return "too much can be seen" if client == 2 else None
+
+    run(app_of(federation, before_upload(check), as_mod(Pruning(ratio=0.5))), federation.model)
+    (seen,) = Capture.open(tmp_path).rounds
+    changes = recorded(tmp_path, lost=1)
+    assert set(changes) == {0, 1}
+    assert all(same(change, dict(shown[client].change)) for client, change in changes.items())
+    assert "the update is withheld: too much can be seen" in seen.lost["102"]
+
+
+def test_a_seeded_mod_needs_to_know_the_round(grid_of: Callable[..., Any]) -> None:
+    federation = assemble(plan_of(), data_dir=None)
+    grid = grid_of(app_of(federation, as_mod(Gaussian(), seed=7)), 1)
+    content = RecordDict({"arrays": ArrayRecord(federation.model.state_dict())})
+    (reply,) = grid.send_and_receive([Message(content, 100, "train")])
+    assert "leave out the seed" in reply.error.reason
+
+
+def alone(
+    federation: Federation,
+) -> Callable[[Context], tuple[nn.Module, ImageSet, Tensor, Tensor]]:
+    """What each node knows of itself."""
+
+    def own(context: Context) -> tuple[nn.Module, ImageSet, Tensor, Tensor]:
+        share = list(federation.shares[int(context.node_config["partition-id"])])
+        data = federation.data
+        return copy.deepcopy(federation.model), data, data.images(share), data.labels[share]
+
+    return own
+
+
+def test_a_guarded_client_withholds_what_would_leak(run: Run, tmp_path: Path) -> None:
+    federation = assemble(plan_of("vit-small", images=1, batch_size=1, steps=1), data_dir=None)
+
+    def noise_for_two(message: Message, context: Context, call_next: Any) -> Message:
+        if context.node_config["partition-id"] == 0:
+            return call_next(message, context)
+        return as_mod(Gaussian(sigma=1.0), seed=7)(message, context, call_next)
+
+    run(
+        app_of(federation, guard_mod(0.5, client=alone(federation)), noise_for_two),
+        federation.model,
+    )
+    (seen,) = Capture.open(tmp_path).rounds
+    assert set(recorded(tmp_path, lost=1)) == {1, 2}
+    assert "patch-lstsq (naive) reads 1 of 1 images" in seen.lost["100"]
+
+
+def test_a_guard_may_only_warn(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    federation = assemble(plan_of("vit-small", images=1, batch_size=1, steps=1), data_dir=None)
+
+    run(app_of(federation, guard_mod(client=alone(federation), warn=True)), federation.model)
+    assert len(recorded(tmp_path)) == CLIENTS
+    assert caplog.text.count("reads 1 of 1 images") == CLIENTS

@@ -1,0 +1,455 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from keyhole.data import load
+from keyhole.defenses import ClientSide, Defense, NoDefense
+from keyhole.errors import DoesNotFit
+from keyhole.federation import LocalTraining, defended_update, local_update
+from keyhole.federation.training import augmented, clipped
+from keyhole.models import build
+from keyhole.models.dropout_sites import Record
+from keyhole.seeds import generator
+from keyhole.update import Update
+
+digits = load("digits")
+IMAGES, LABELS = digits.images(range(9)), digits.labels[:9]
+INPUTS = digits.normalise(IMAGES)
+
+counts = st.integers(1, 12)
+
+
+def drawn(training: LocalTraining, images: int, seed: int = 0) -> list[tuple[int, list[int]]]:
+    found = training.batches(images, generator(seed, "batches"))
+    return [(epoch, batch.tolist()) for epoch, batch in found]
+
+
+@settings(max_examples=40)
+@given(images=counts, size=counts, epochs=st.integers(1, 3))
+def test_every_epoch_shows_every_image_once(images: int, size: int, epochs: int) -> None:
+    training = LocalTraining(lr=0.1, epochs=epochs, batch_size=size)
+    steps = drawn(training, images)
+    assert len(steps) == training.steps_of(images) == epochs * training.batches_an_epoch(images)
+    for epoch in range(epochs):
+        shown = [i for e, batch in steps if e == epoch for i in batch]
+        assert sorted(shown) == list(range(images))
+
+
+@settings(max_examples=40)
+@given(images=counts, size=st.integers(2, 12))
+def test_no_batch_is_a_single_image_unless_the_client_has_no_more(images: int, size: int) -> None:
+    sizes = [
+        len(batch) for _, batch in drawn(LocalTraining(lr=0.1, epochs=1, batch_size=size), images)
+    ]
+    assert min(sizes) > 1 or images == 1
+    assert max(sizes) <= size + 1
+    assert all(length == min(size, images) for length in sizes[:-1])
+
+
+@pytest.mark.parametrize(
+    ("images", "size", "sizes"),
+    [
+        (5, 2, [2, 3]),
+        (6, 4, [4, 2]),
+        (5, 4, [5]),
+        (4, 4, [4]),
+        (3, 16, [3]),
+        (1, 16, [1]),
+        (3, 1, [1, 1, 1]),
+        (7, None, [7]),
+    ],
+)
+def test_a_last_single_image_joins_the_batch_before(
+    images: int, size: int | None, sizes: list[int]
+) -> None:
+    training = LocalTraining(lr=0.1, epochs=1, batch_size=size)
+    assert [len(batch) for _, batch in drawn(training, images)] == sizes
+    assert training.batches_an_epoch(images) == len(sizes)
+
+
+def test_steps_end_in_the_middle_of_an_epoch() -> None:
+    training = LocalTraining(steps=5, lr=0.1, batch_size=2)
+    assert [(e, len(b)) for e, b in drawn(training, 4)] == [(0, 2), (0, 2), (1, 2), (1, 2), (2, 2)]
+    assert training.steps_of(4) == training.steps_of(400) == 5
+
+
+def test_epochs_win_over_steps() -> None:
+    assert LocalTraining(steps=7, lr=0.1, epochs=2, batch_size=2).steps_of(6) == 6
+
+
+@pytest.mark.parametrize("size", [None, 6, 60])
+def test_whole_batches_come_in_the_images_own_order(size: int | None) -> None:
+    steps = drawn(LocalTraining(lr=0.1, epochs=3, batch_size=size), 6)
+    assert steps == [(epoch, list(range(6))) for epoch in range(3)]
+
+
+def test_batches_are_shuffled_anew_in_every_epoch_and_by_the_generator_alone() -> None:
+    training = LocalTraining(lr=0.1, epochs=2, batch_size=3)
+    torch.manual_seed(1)
+    one = drawn(training, 12)
+    torch.manual_seed(2)
+    assert drawn(training, 12) == one
+    assert drawn(training, 12, seed=5) != one
+    assert [b for e, b in one if e == 0] != [b for e, b in one if e == 1]
+
+
+@pytest.mark.parametrize("values", [{"epochs": 1}, {"epochs": 2, "batch_size": 4}])
+def test_epochs_need_a_learning_rate(values: dict[str, int]) -> None:
+    with pytest.raises(DoesNotFit, match="--lr"):
+        LocalTraining(**values)
+
+
+def norm(gradient: list[Tensor]) -> float:
+    return float(torch.cat([g.flatten() for g in gradient]).norm())
+
+
+def test_a_long_gradient_is_scaled_to_the_limit() -> None:
+    gradient = [torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]
+    short = clipped(gradient, 0.5)
+    assert norm(short) == pytest.approx(0.5)
+    assert torch.allclose(short[0] * 10, gradient[0])
+    assert torch.allclose(short[1] * 10, gradient[1])
+
+
+def test_a_short_gradient_stays_bit_for_bit() -> None:
+    gradient = [torch.randn(3, 3), torch.randn(2)]
+    for limit in (100.0, None):
+        assert all(
+            torch.equal(a, b) for a, b in zip(clipped(gradient, limit), gradient, strict=True)
+        )
+
+
+def test_a_gradient_of_zeros_can_be_clipped() -> None:
+    (still,) = clipped([torch.zeros(4)], 1.0)
+    assert torch.equal(still, torch.zeros(4))
+
+
+def copies(image: Tensor) -> Iterator[Tensor]:
+    """Every copy that may be shown of an image ``[C, H, W]``."""
+    _, height, width = image.shape
+    down, across = height // 8, width // 8
+    for one in (image, image.flip(-1)):
+        padded = F.pad(one[None], (across, across, down, down), mode="reflect")[0]
+        for top in range(2 * down + 1):
+            for left in range(2 * across + 1):
+                yield padded[:, top : top + height, left : left + width]
+
+
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 16, 8), (3, 8, 24), (1, 4, 4), (2, 9, 17)])
+def test_augmented_images_are_mirrored_and_shifted_copies(shape: tuple[int, int, int]) -> None:
+    images = torch.rand(12, *shape)
+    found = augmented(images)
+    assert found.shape == images.shape
+    assert found.dtype == images.dtype
+    for image, shown in zip(images, found, strict=True):
+        assert any(torch.equal(shown, copy) for copy in copies(image))
+
+
+def test_all_copies_of_a_digit_are_shown_sooner_or_later() -> None:
+    found = augmented(IMAGES[:1].expand(600, -1, -1, -1))
+    possible = list(copies(IMAGES[0]))
+    assert len(possible) == 18
+    shown = [sum(torch.equal(one, copy) for one in found) for copy in possible]
+    assert sum(shown) == 600
+    assert min(shown) > 10
+
+
+def test_augmentation_is_repeated_by_the_seed_and_leaves_the_images_alone() -> None:
+    before = IMAGES.clone()
+    torch.manual_seed(3)
+    one = augmented(IMAGES)
+    assert not torch.equal(augmented(IMAGES), one)
+    torch.manual_seed(3)
+    assert torch.equal(augmented(IMAGES), one)
+    assert torch.equal(IMAGES, before)
+
+
+def test_images_smaller_than_8_pixels_are_only_mirrored() -> None:
+    image = torch.rand(1, 1, 4, 4)
+    for _ in range(8):
+        found = augmented(image)
+        assert torch.equal(found, image) or torch.equal(found, image.flip(-1))
+
+
+def plain_optimiser(training: LocalTraining, model: nn.Module) -> torch.optim.Optimizer:
+    assert training.lr is not None
+    if training.optimiser == "adam":
+        return torch.optim.Adam(model.parameters(), lr=training.lr)
+    return torch.optim.SGD(model.parameters(), lr=training.lr, momentum=training.momentum)
+
+
+def by_hand(model: nn.Module, training: LocalTraining, seed: int) -> dict[str, Tensor]:
+    """What a plain torch loop over the same batches changes."""
+    twin = copy.deepcopy(model).train()
+    optimiser = plain_optimiser(training, twin)
+    for _, batch in training.batches(len(INPUTS), generator(seed, "batches")):
+        optimiser.zero_grad()
+        F.cross_entropy(twin(INPUTS.double()[batch]), LABELS[batch]).backward()
+        if training.clip is not None:
+            whole = torch.cat([p.grad.flatten() for p in twin.parameters()]).norm()
+            for parameter in twin.parameters():
+                parameter.grad *= min(1.0, training.clip / float(whole))
+        optimiser.step()
+    before = model.state_dict()
+    return {name: end - before[name] for name, end in twin.state_dict().items()}
+
+
+def conv_and_norm() -> nn.Sequential:
+    layers = [nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(4 * 36, 10))
+
+
+RECIPES: list[dict[str, Any]] = [
+    {"epochs": 2, "batch_size": 4},
+    {"steps": 3, "batch_size": 4},
+    {"epochs": 2, "batch_size": 3, "momentum": 0.9},
+    {"epochs": 2, "batch_size": 3, "optimiser": "adam"},
+    {"epochs": 1, "batch_size": 2, "clip": 0.05},
+    {"epochs": 3, "momentum": 0.5, "clip": 1.0},
+    {"steps": 4, "batch_size": 5, "optimiser": "adam", "clip": 0.1},
+]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize("name", ["mlp", "norm"])
+def test_a_client_trains_like_a_plain_torch_loop(name: str, recipe: dict[str, Any]) -> None:
+    model = conv_and_norm() if name == "norm" else build(name, classes=10, channels=1, image_size=8)
+    model.double()
+    training = LocalTraining(lr=0.02, **recipe)
+    update = local_update(model, INPUTS.double(), LABELS, training=training, seed=11)
+    expected = by_hand(model, training, 11)
+    assert list(update.change) == list(expected)
+    assert update.norm() > 0
+    for key, change in update.change.items():
+        assert change.dtype == expected[key].dtype
+        assert torch.allclose(change, expected[key], rtol=0, atol=1e-9)
+    facts = (update.steps, update.lr, update.batch_size, update.examples)
+    assert facts == (training.steps_of(9), 0.02, training.local_batch(9), 9)
+
+
+def test_the_clip_is_felt() -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    training = LocalTraining(steps=1, lr=2.0, clip=0.01)
+    moved = local_update(model, INPUTS, LABELS, training=training, seed=0)
+    assert moved.norm() == pytest.approx(0.02, rel=1e-4)
+    shared = local_update(model, INPUTS, LABELS, training=LocalTraining(clip=0.01), seed=0)
+    assert shared.norm() == pytest.approx(0.01, rel=1e-4)
+
+
+def test_running_statistics_are_among_what_a_client_shares() -> None:
+    model = conv_and_norm()
+    training = LocalTraining(lr=0.1, epochs=2, batch_size=3)
+    change = local_update(model, INPUTS, LABELS, training=training, seed=0).change
+    assert change["1.running_mean"].any()
+    assert change["1.running_var"].any()
+    assert change["1.num_batches_tracked"].item() == 6
+    assert not change["1.num_batches_tracked"].is_floating_point()
+
+
+@pytest.mark.parametrize("mode", ["eval", "frozen-norm"])
+def test_statistics_that_are_not_learnt_do_not_change(mode: Any) -> None:
+    training = LocalTraining(lr=0.1, epochs=2, batch_size=3, mode=mode)
+    change = local_update(conv_and_norm(), INPUTS, LABELS, training=training, seed=0).change
+    assert change["0.weight"].any()
+    for name in ("1.running_mean", "1.running_var", "1.num_batches_tracked"):
+        assert not change[name].any()
+
+
+def test_a_client_that_shares_a_gradient_shares_parameters_only() -> None:
+    model = conv_and_norm()
+    update = local_update(model, INPUTS, LABELS, training=LocalTraining(), seed=0)
+    assert list(update.change) == [name for name, _ in model.named_parameters()]
+
+
+def test_the_same_seed_augments_alike_and_another_otherwise() -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    training = LocalTraining(lr=0.1, epochs=2, augment=True)
+
+    def weights(seed: int) -> Tensor:
+        torch.rand(1)  # wherever the global generator stands
+        return local_update(model, INPUTS, LABELS, training=training, seed=seed).change["1.weight"]
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
+    plain = local_update(
+        model, INPUTS, LABELS, training=LocalTraining(lr=0.1, epochs=2), seed=1
+    ).change["1.weight"]
+    assert not torch.equal(weights(1), plain)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "calls"),
+    [
+        ({"epochs": 1, "batch_size": 4}, 0),
+        ({"epochs": 3, "batch_size": 4}, 2),
+        ({"steps": 5, "batch_size": 5}, 2),
+        ({"steps": 4}, 3),
+    ],
+)
+def test_inputs_are_asked_for_once_for_each_later_epoch(recipe: dict[str, Any], calls: int) -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    called = []
+
+    def again() -> Tensor:
+        called.append(1)
+        return INPUTS
+
+    local_update(
+        model, INPUTS, LABELS, training=LocalTraining(lr=0.1, **recipe), seed=0, again=again
+    )
+    assert len(called) == calls
+
+
+def test_later_epochs_train_on_the_inputs_that_were_given_anew() -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    training = LocalTraining(lr=0.1, epochs=2)
+    twin = copy.deepcopy(model)
+    optimiser = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for inputs in (INPUTS, -INPUTS):
+        optimiser.zero_grad()
+        F.cross_entropy(twin(inputs), LABELS).backward()
+        optimiser.step()
+    change = local_update(
+        model, INPUTS, LABELS, training=training, seed=0, again=lambda: -INPUTS
+    ).change
+    for (name, end), start in zip(twin.state_dict().items(), model.parameters(), strict=True):
+        assert torch.allclose(change[name], end - start.detach(), atol=1e-6)
+
+
+def test_a_step_of_its_own_replaces_the_gradient() -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    shown: list[tuple[Tensor, Tensor]] = []
+
+    def ones(network: nn.Module, x: Tensor, y: Tensor) -> list[Tensor]:
+        assert network is not model
+        assert network.training
+        shown.append((x, y))
+        return [torch.ones_like(p) for p in network.parameters()]
+
+    training = LocalTraining(steps=3, lr=0.5, batch_size=4)
+    update = local_update(model, INPUTS, LABELS, training=training, seed=2, step=ones)
+    assert all(torch.allclose(t, torch.full_like(t, -1.5)) for t in update.change.values())
+    batches = [batch for _, batch in training.batches(9, generator(2, "batches"))]
+    assert all(torch.equal(x, INPUTS[b]) for (x, _), b in zip(shown, batches, strict=True))
+    assert all(torch.equal(y, LABELS[b]) for (_, y), b in zip(shown, batches, strict=True))
+
+
+def test_a_step_that_gives_nothing_leaves_the_plain_gradient() -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    one, other = (
+        local_update(model, INPUTS, LABELS, training=LocalTraining(), seed=0, step=step)
+        for step in (None, lambda network, x, y: None)
+    )
+    assert all(torch.equal(one.change[n], t) for n, t in other.change.items())
+
+
+def test_a_gradient_of_its_own_is_clipped_as_well() -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    update = local_update(
+        model,
+        INPUTS,
+        LABELS,
+        training=LocalTraining(lr=1.0, clip=0.25),
+        seed=0,
+        step=lambda network, x, y: [torch.ones_like(p) for p in network.parameters()],
+    )
+    assert update.norm() == pytest.approx(0.25, rel=1e-4)
+
+
+def test_masks_are_recorded_batch_by_batch() -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.5
+    record = Record()
+    training = LocalTraining(lr=0.1, epochs=2, batch_size=4)
+    local_update(model, INPUTS, LABELS, training=training, seed=0, record=record)
+    assert [mask.shape[0] for mask in record.by_site()] == [18, 18, 18]
+
+
+@dataclass(frozen=True)
+class Doors(Defense):
+    """Notes what passes each door, remembers how often, and draws at the image door."""
+
+    seen: list[str] = field(default_factory=list)
+    name: ClassVar[str] = "doors"
+
+    def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
+        assert side is not None
+        assert torch.equal(images, IMAGES)
+        self.seen.append("images")
+        side.memory["epochs"] = side.memory.get("epochs", 0) + 1
+        return images + torch.rand(1, generator=side.generator)
+
+    def on_step(
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, side: ClientSide | None = None
+    ) -> list[Tensor] | None:
+        assert side is not None
+        self.seen.append(f"step of {len(inputs)}")
+        side.memory["steps"] = side.memory.get("steps", 0) + 1
+        side.memory["shift"] = [*side.memory.get("shift", []), float((inputs * 0.3).mean())]
+        return None
+
+    def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
+        assert side is not None
+        self.seen.append("update")
+        side.record(epochs=side.memory["epochs"])
+        return update
+
+
+def through_the_doors(memory: dict[str, Any] | None) -> tuple[Doors, dict[str, Any]]:
+    doors = Doors()
+    _, telemetry = defended_update(
+        build("mlp", classes=10, channels=1, image_size=8),
+        IMAGES,
+        LABELS,
+        data=digits,
+        defense=doors,
+        generator=generator(0, "client"),
+        training=LocalTraining(lr=0.1, epochs=2, batch_size=6),
+        memory=memory,
+    )
+    return doors, telemetry
+
+
+def test_every_epoch_passes_the_image_door_anew() -> None:
+    memory: dict[str, Any] = {}
+    doors, _ = through_the_doors(memory)
+    epoch = ["images", "step of 6", "step of 3"]
+    assert doors.seen == [*epoch, *epoch, "update"]
+    assert len({round(value, 3) for value in memory["shift"]}) == 4
+
+
+def test_what_a_defense_remembers_outlives_the_round() -> None:
+    memory: dict[str, Any] = {"epochs": 40}
+    assert through_the_doors(memory)[1]["epochs"] == 42
+    assert (memory["epochs"], memory["steps"]) == (42, 4)
+    assert through_the_doors(None)[1]["epochs"] == 2
+
+
+def test_a_client_without_defense_is_the_local_update_alone() -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    training = LocalTraining(lr=0.1, epochs=2, batch_size=4, momentum=0.9)
+    update, telemetry = defended_update(
+        model,
+        IMAGES,
+        LABELS,
+        data=digits,
+        defense=NoDefense(),
+        generator=generator(4),
+        training=training,
+    )
+    seed = int(torch.randint(2**62, (), generator=generator(4)))
+    alone = local_update(model, INPUTS, LABELS, training=training, seed=seed)
+    assert all(torch.equal(update.change[n], t) for n, t in alone.change.items())
+    assert telemetry == {}
