@@ -14,8 +14,19 @@ from torch import Tensor
 
 from keyhole.errors import RunFolderError, one_line
 
-HALVES = ".*.half"
-"""What a killed process leaves behind: files it had not finished."""
+HALVES = (".*.half", ".tmp??????")
+"""What a killed process leaves behind: files that it, or safetensors, had not finished."""
+
+
+def is_half(path: Path) -> bool:
+    return any(path.match(pattern) for pattern in HALVES)
+
+
+def sweep(root: Path) -> None:
+    """Removes what a killed process left behind under ``root``."""
+    for pattern in HALVES:
+        for half in root.rglob(pattern):
+            half.unlink()
 
 
 def write_text(path: Path, text: str) -> Path:

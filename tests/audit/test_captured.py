@@ -686,7 +686,6 @@ def test_clients_of_one_recipe_are_attacked_as_one(seen: Path) -> None:
     assert alike([]) == []
 
 
-@pytest.mark.xfail(strict=True, reason="defect C: groups of two recipes go by the same label")
 def test_as_many_clients_of_another_recipe_are_judged_apart(seen: Path) -> None:
     change_json(manifest(seen), lambda m: m["clients"][1].update(metrics={"lr": 0.5}))
     change_json(manifest(seen), lambda m: m["clients"].append({**m["clients"][1], "node": "3"}))
@@ -765,7 +764,6 @@ def test_an_update_to_which_no_cheap_attack_applies_is_not_called_safe() -> None
     assert check.words == "no cheap attack applies to this update; that does not make it safe"
 
 
-@pytest.mark.xfail(strict=True, reason="defect D: an attack that saw nothing did apply")
 def test_attacks_that_saw_nothing_are_named() -> None:
     model = build("mlp", classes=10, channels=1, image_size=8)
     still = Update({name: torch.zeros_like(p) for name, p in model.named_parameters()})

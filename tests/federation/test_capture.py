@@ -428,7 +428,6 @@ def test_a_capture_does_not_mix_two_trainings(tmp_path: Path) -> None:
     assert [seen.number for seen in Capture.open(tmp_path / "seen").rounds] == [1]
 
 
-@pytest.mark.xfail(strict=True, reason="defect B: the capture is touched before --out is looked at")
 @pytest.mark.parametrize("fresh", [False, True])
 def test_a_training_that_is_refused_leaves_captures_alone(tmp_path: Path, fresh: bool) -> None:
     train(PLAN, out=tmp_path / "run", capture=tmp_path / "seen")

@@ -280,7 +280,6 @@ def test_a_training_that_cannot_be_shared_out_is_told(
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.xfail(strict=True, reason="defect E: by-user is known by its spelling alone")
 def test_a_partition_may_be_spelled_with_brackets(people: Path) -> None:
     plan = TrainingPlan(data=str(people), partition="by-user()", clients=3, held_out=0.1)
     assert assemble(plan, data_dir=None).data.users is not None

@@ -70,12 +70,15 @@ def captured_scenes(
             notes.append(f"round {seen.number}: {error}")
             continue
         clients = witnesses(seen, stage, model, owners, notes)
-        for group in alike(clients):
-            scenes.append(_scene(stage, seen, model, data, group, owners, seed))
+        groups = alike(clients)
+        for group in groups:
+            label = label_of(stage, seen, group, several=len(groups) > 1)
+            scenes.append(_scene(stage, seen, model, data, group, owners, seed, label))
         if not clients:
             notes.append(f"round {seen.number} has no client that can be attacked")
     if not scenes:
-        raise RunFolderError(f"nothing in {capture.root} can be attacked: {notes[0]}")
+        reasons = notes[len(capture.problems) :] or notes
+        raise RunFolderError(f"nothing in {capture.root} can be attacked: {reasons[0]}")
     if not any(scene.rows for scene in scenes):
         refuse_useless(scenes)
     return scenes, notes
@@ -228,6 +231,7 @@ def _scene(
     group: Sequence[Witnessed],
     owners: dict[str, tuple[int, ...]],
     seed: int,
+    label: str,
 ) -> Scene:
     recipe = group[0].recipe
     scored = group[0].truth is not None
@@ -261,7 +265,7 @@ def _scene(
         seed=seed,
         fingerprint=fingerprint(model, data, victims, [client.update for client in group]),
         reported=frozenset(group[0].update.change),
-        label=label_of(stage, seen, group),
+        label=label,
         scored=scored,
         orders=recipe.orders,
     )
@@ -270,12 +274,16 @@ def _scene(
     return dataclasses.replace(scene, captured=tuple(c.update for c in group), notes=notes)
 
 
-def label_of(stage: Stage, seen: CapturedRound, group: Sequence[Witnessed]) -> str:
+def label_of(
+    stage: Stage, seen: CapturedRound, group: Sequence[Witnessed], *, several: bool
+) -> str:
+    """What a group of clients goes by; where a round has ``several``, by their names."""
     who = f"client {group[0].node}" if len(group) == 1 else f"{len(group)} clients"
+    if several and len(group) > 1:
+        who = f"clients {', '.join(client.node for client in group)}"
     images = group[0].recipe.examples
     count = "1 image" if images == 1 else f"{images} images"
-    unknown = "" if group[0].truth is not None else ", truth not known"
-    return f"{stage.data}, captured in round {seen.number}, {who} of {count}{unknown}"
+    return f"{stage.data}, captured in round {seen.number}, {who} of {count}"
 
 
 def attacks_for(

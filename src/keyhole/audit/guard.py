@@ -131,7 +131,7 @@ def flat(images: Tensor) -> Tensor:
 
 
 def words(attack: str | None, read: Sequence[bool], tried: Sequence[str]) -> str:
-    if attack is None:
+    if not tried:
         return "no cheap attack applies to this update; that does not make it safe"
     if any(read):
         return f"{attack} reads {sum(read)} of {len(read)} images out of this update"

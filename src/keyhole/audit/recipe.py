@@ -69,7 +69,7 @@ def recipe_of(told: Mapping[str, Any], stage: Stage) -> CapturedRecipe:
     examples, steps = max(1, int(examples)), max(1, int(steps))
     notes += [*not_plain(told, steps), *unknown_defense(told, stage)]
     local = training.local_batch(examples)
-    orders = math.factorial(examples) // math.factorial(local) ** (examples // local)
+    orders = how_many_orders(examples, local)
     once = steps * local == examples and orders <= MOST_ORDERS
     if local < examples and steps > 1 and once:
         notes.append(
@@ -91,6 +91,18 @@ def recipe_of(told: Mapping[str, Any], stage: Stage) -> CapturedRecipe:
         mode=mode_of(told, stage),
         notes=tuple(notes),
     )
+
+
+def how_many_orders(images: int, batch: int) -> int:
+    """The ways to share images out among consecutive batches; too many are not counted.
+
+    >>> how_many_orders(4, 2), how_many_orders(10**6, 16) > MOST_ORDERS
+    (6, True)
+    """
+    if images > MOST_ORDERS:
+        return images
+    ways: int = math.factorial(images) // math.factorial(batch) ** (images // batch)
+    return ways
 
 
 def number(told: Mapping[str, Any], names: tuple[str, ...]) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keyhole.atomic import HALVES, read_json, write_json, write_tensors, write_text
+from keyhole.atomic import read_json, sweep, write_json, write_tensors, write_text
 from keyhole.audit.finding import Finding
 from keyhole.errors import BadUpdate, RunFolderError, one_line
 from keyhole.update import read_safetensors
@@ -32,19 +32,18 @@ class Store:
         store = cls(root)
         try:
             root.mkdir(parents=True, exist_ok=True)
+            known = store.plan()
             if fresh:
                 store._clear()
-            known = store.plan()
             if known is None and any(root.iterdir()):
                 raise RunFolderError(f"{root} holds other files: choose another --out")
-            if known is not None and known != plan:
+            if known is not None and known != plan and not fresh:
                 raise RunFolderError(
                     f"{root} holds another audit: choose another --out, or replace it with --fresh"
                 )
             for folder in FOLDERS:
                 (root / folder).mkdir(exist_ok=True)
-            for half in root.rglob(HALVES):  # of a run that was killed as it wrote
-                half.unlink()
+            sweep(root)
             store.write_json(PLAN, plan)
         except OSError as error:
             why = error.strerror or one_line(error)

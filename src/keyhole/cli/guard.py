@@ -31,7 +31,9 @@ def guard(
     lr: Annotated[float, typer.Option(help="Local learning rate.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Local steps.")] = 1,
     defense: Annotated[str, typer.Option(help="The defense it went through.")] = "none",
-    threshold: Annotated[float, typer.Option(help="SSIM from which an image is leaked.")] = 0.5,
+    threshold: Annotated[
+        float, typer.Option(help="SSIM from which an image is leaked.", min=0, max=1)
+    ] = 0.5,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

@@ -46,7 +46,9 @@ def train(
     capture: Annotated[
         Path | None, typer.Option(help="Folder for what a curious server would see.")
     ] = None,
-    limit_gb: Annotated[float | None, typer.Option(help="Disk that a capture may use.")] = None,
+    limit_gb: Annotated[
+        float | None, typer.Option(help="Disk that a capture may use.", min=0)
+    ] = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: under runs/.")] = None,
@@ -118,8 +120,9 @@ def tell(
         print(f"taken up after round {result.resumed_after}", file=sys.stderr)
     for line in result.rounds:
         norms = line["update_norms"]
+        loss = "not finite" if line["loss"] is None else f"{line['loss']:.3f}"
         console.print(
-            f"round {line['round']:>3}  accuracy {line['accuracy']:6.1%}  loss {line['loss']:.3f}  "
+            f"round {line['round']:>3}  accuracy {line['accuracy']:6.1%}  loss {loss}  "
             f"update norm {sum(norms) / len(norms):.3g}  {line['seconds']:.2f} s",
             highlight=False,
         )

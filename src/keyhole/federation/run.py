@@ -16,20 +16,19 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from keyhole.atomic import HALVES, read_json, write_json, write_tensors, write_text
+from keyhole.atomic import is_half, read_json, sweep, write_json, write_tensors, write_text
 from keyhole.data import SOURCES, ImageSet, load
 from keyhole.defenses import DEFENSES
 from keyhole.errors import DoesNotFit, RunFolderError
 from keyhole.federation.capture import Recorder, Reply
 from keyhole.federation.fedavg import Federation, Round
-from keyhole.federation.partition import PARTITIONS, shuffled
+from keyhole.federation.partition import PARTITIONS, ByUser, shuffled
 from keyhole.federation.plan import TrainingPlan
-from keyhole.federation.together import Together, faster_together
+from keyhole.federation.together import Together, faster_together, why_not_together
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import read_safetensors
 
-BY_USER = "by-user"
 PLAN, CHECKPOINT, ROUNDS = "plan.json", "checkpoint.safetensors", "rounds.jsonl"
 
 
@@ -74,6 +73,7 @@ def train(
 ) -> TrainingResult:
     """Trains as ``plan`` says, in a folder in which the same plan is continued."""
     federation = assemble(plan, data_dir=data_dir, device=device or torch.device("cpu"))
+    folder = Folder.checked(out, plan, fresh=fresh)
     if fresh or not (out / CHECKPOINT).is_file():
         federation.together = choose(plan, federation)
     recorder = None
@@ -82,8 +82,7 @@ def train(
         recorder = Recorder(capture, about=about(plan), fresh=fresh, **options)
         owners = {str(client): share for client, share in enumerate(federation.shares)}
         recorder.truth(plan.data, owners, image_size=plan.image_size)
-    folder = Folder.open(out, plan, fresh=fresh)
-    done = folder.resume(federation)
+    done = folder.begin(plan, federation, fresh=fresh)
     for seen in federation.rounds(done + 1, plan.rounds):
         if recorder is not None:
             replies = [
@@ -130,7 +129,7 @@ def parts(
 ) -> tuple[ImageSet, list[int], tuple[ImageSet, list[int]]]:
     """The data, the images to train on, and those to evaluate on."""
     options: dict[str, Any] = {"image_size": plan.image_size, "data_dir": data_dir}
-    data = load(plan.data, by_user=plan.partition == BY_USER, **options)
+    data = load(plan.data, by_user=by_user(plan), **options)
     source = SOURCES.get(plan.data)
     everything = list(range(len(data)))
     if source is not None and "test" in source.splits:
@@ -146,6 +145,11 @@ def parts(
     return data, sorted(order[kept:]), (data, sorted(order[:kept]))
 
 
+def by_user(plan: TrainingPlan) -> bool:
+    """Whether folders are read as USER/CLASS/IMAGE."""
+    return isinstance(PARTITIONS.parse(plan.partition), ByUser)
+
+
 def choose(plan: TrainingPlan, federation: Federation) -> Together | None:
     """Whether clients are trained side by side: as asked, or as a short measurement says."""
     if plan.together == "no":
@@ -159,7 +163,11 @@ def choose(plan: TrainingPlan, federation: Federation) -> Together | None:
                 "defense without a gradient of its own"
             )
         return None
-    if plan.together == "auto" and not faster_together(federation.model, members):
+    if plan.together == "yes":
+        why = why_not_together(federation.model, members)
+        if why is not None:
+            raise DoesNotFit(f"these clients cannot be trained together: {why}")
+    elif not faster_together(federation.model, members):
         return None
     return together
 
@@ -183,7 +191,7 @@ def about(plan: TrainingPlan) -> dict[str, Any]:
         "model": plan.model,
         "data": plan.data,
         "image-size": plan.image_size,
-        "by-user": plan.partition == BY_USER,
+        "by-user": by_user(plan),
         "run": plan.model_copy(update={"rounds": 1}).digest,
     }
 
@@ -195,34 +203,37 @@ class Folder:
         self.root = root
 
     @classmethod
-    def open(cls, root: Path, plan: TrainingPlan, *, fresh: bool) -> Folder:
-        """Makes the folder for this plan, or takes up an earlier run; more rounds may be asked."""
-        folder = cls(root)
+    def checked(cls, root: Path, plan: TrainingPlan, *, fresh: bool) -> Folder:
+        """The folder for this plan, if it may be used; more rounds than before may be asked."""
         path = root / PLAN
-        known = path.is_file()
-        if known and fresh:
-            for name in (PLAN, CHECKPOINT, ROUNDS):
-                (root / name).unlink(missing_ok=True)
-        elif known:
-            same = {**read_json(path), "rounds": plan.rounds}
-            if same != plan.to_json():
+        if path.is_file() and not fresh:
+            found = read_json(path)
+            if not isinstance(found, dict) or {**found, "rounds": plan.rounds} != plan.to_json():
                 raise RunFolderError(
                     f"{root} holds another training: choose another --out, or replace it with "
                     "--fresh"
                 )
-        elif root.is_dir() and any(p.is_file() and not p.match(HALVES) for p in root.iterdir()):
+        strangers = [] if path.is_file() or not root.is_dir() else list(root.iterdir())
+        if any(p.is_file() and not is_half(p) for p in strangers):
             raise RunFolderError(f"{root} holds other files: choose another --out")
-        write_json(path, plan.to_json())
-        for half in root.glob(HALVES):
-            half.unlink()
-        return folder
+        return cls(root)
+
+    def begin(self, plan: TrainingPlan, federation: Federation, *, fresh: bool) -> int:
+        """Takes up an earlier run, or starts one; returns the rounds done."""
+        if fresh:
+            for name in (PLAN, CHECKPOINT, ROUNDS):
+                (self.root / name).unlink(missing_ok=True)
+        write_json(self.root / PLAN, plan.to_json())
+        sweep(self.root)
+        if not (self.root / CHECKPOINT).is_file():
+            write_text(self.root / ROUNDS, "")
+            self.checkpoint(federation, 0, None)
+            return 0
+        return self.resume(federation)
 
     def resume(self, federation: Federation) -> int:
         """Puts ``federation`` where the last checkpoint was; returns the rounds done."""
         path = self.root / CHECKPOINT
-        if not path.is_file():
-            write_text(self.root / ROUNDS, "")
-            return 0
         tensors, header = read_safetensors(path)
         federation.model.load_state_dict(tensors)
         facts = json.loads(header["facts"])
@@ -230,18 +241,27 @@ class Folder:
         federation.together = Together() if facts["together"] else None
         done = int(facts["round"])
         kept_lines = [line for line in self.lines() if line["round"] < done]
-        kept_lines.append(facts["record"])
+        kept_lines += [facts["record"]] if done else []
         write_text(self.root / ROUNDS, "".join(json.dumps(line) + "\n" for line in kept_lines))
         return done
 
     def keep(self, federation: Federation, seen: Round) -> None:
         """Appends to the record, then replaces the checkpoint."""
         line = seen.telemetry()
-        with (self.root / ROUNDS).open("a", encoding="utf-8") as record:
-            record.write(json.dumps(line) + "\n")
+        try:
+            with (self.root / ROUNDS).open("a", encoding="utf-8") as record:
+                record.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise RunFolderError(f"cannot write to {self.root} ({error.strerror})") from None
+        self.checkpoint(federation, seen.number, line)
+
+    def checkpoint(
+        self, federation: Federation, number: int, record: dict[str, Any] | None
+    ) -> None:
+        """All that is needed to go on after round ``number``, in one file."""
         facts = {
-            "round": seen.number,
-            "record": line,
+            "round": number,
+            "record": record,
             "memory": federation.memory,
             "together": federation.together is not None,
         }

@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
+from keyhole.errors import one_line
 from keyhole.federation.client import local_update
 from keyhole.federation.training import LocalTraining, augmented
 from keyhole.models.modes import set_mode
@@ -194,8 +195,28 @@ def each_clipped(gradients: list[Tensor], limit: float | None) -> list[Tensor]:
     return [g * scale.view(-1, *(1 for _ in g.shape[1:])) for g in gradients]
 
 
+def why_not_together(model: nn.Module, members: Sequence[Member]) -> str | None:
+    """Why vmap cannot take the model; None where it can."""
+    try:
+        trial(model, members, steps=1)[1]()
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        return one_line(error)
+    return None
+
+
 def faster_together(model: nn.Module, members: Sequence[Member], *, steps: int = 3) -> bool:
     """Measures some steps both ways; False also where vmap cannot take the model."""
+    if why_not_together(model, members) is not None:
+        return False
+    one_by_one, at_once = trial(model, members, steps=steps)
+    device = members[0].images.device
+    return seconds(at_once, device) < seconds(one_by_one, device)
+
+
+def trial(
+    model: nn.Module, members: Sequence[Member], *, steps: int
+) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Some steps of all members, one by one and at once; nothing comes of them."""
     recipe = LocalTraining(
         steps=steps,
         lr=members[0].training.lr,
@@ -213,12 +234,7 @@ def faster_together(model: nn.Module, members: Sequence[Member], *, steps: int =
     def at_once() -> None:
         stacked_updates(model, inputs, labels, training=recipe, seeds=seeds)
 
-    try:
-        at_once()
-    except (RuntimeError, NotImplementedError, ValueError):
-        return False
-    device = inputs[0].device
-    return seconds(at_once, device) < seconds(one_by_one, device)
+    return one_by_one, at_once
 
 
 def seconds(work: Callable[[], None], device: torch.device) -> float:

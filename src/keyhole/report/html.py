@@ -100,13 +100,14 @@ def _picture(finding: Finding, place: int, truth: Tensor | None, seen: Tensor) -
         for name in ("ssim", "psnr")
         if name in finding.metrics
     }
-    sure = finding.confidence[place] if place < len(finding.confidence) else 0.0
+    whole = len(finding.confidence) == finding.victims * _batch(finding)
+    sure = finding.confidence[place] if whole else 0.0
     return {
         "truth": None if truth is None else data_uri(truth),
         "seen": data_uri(seen),
         "ssim": scores.get("ssim", sure),
         "psnr": scores.get("psnr"),
-        "confidence": sure,
+        "confidence": sure if whole else None,
         "small": min(seen.shape[-2:]) < LARGE,
     }
 

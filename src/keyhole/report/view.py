@@ -58,6 +58,8 @@ class Section:
         start = "given weights" if recipe["weights"] else f"random weights (seed {recipe['seed']})"
         if recipe.get("captured"):
             start = f"captured weights of round {recipe['rounds']}"
+        if counts == [1]:
+            return f"one client of {images}, {size} px; {start}; it shares {shared}"
         return f"{clients} clients of {images} each, {size} px; {start}; each shares {shared}"
 
 
