@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/tour
+JOBS   ?= 2
 
 # Threads that spin while they wait bring small matrix work to a halt on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
@@ -22,7 +23,7 @@ types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.ready-dev
-	$(BIN)/pytest -m "not slow and not gpu and not flower" --cov --cov-report=term
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not flower" --cov --cov-report=term
 
 test-slow: $(VENV)/.ready-dev
 	$(BIN)/pytest -m slow tests

@@ -154,7 +154,7 @@ def test_groups_stand_in_for_users() -> None:
         (ByUser(), 3, digits, "USER/CLASS/IMAGE, or another --partition"),
         (ByUser(), 13, owned, "12 users, too few for 13 clients"),
     ],
-    ids=str,
+    ids=["iid", "dirichlet", "no users", "few users"],
 )
 def test_a_split_that_cannot_be_is_told_in_a_line(
     partition: Partition, clients: int, data: ImageSet, words: str
