@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads
 
@@ -15,6 +16,7 @@ import torch
 from hypothesis import settings
 from torch import Tensor, nn
 
+from keyhole import cli
 from keyhole.attacks import Reconstruction
 from keyhole.data import ImageSet, denormalise
 from keyhole.defenses import Defense, NoDefense
@@ -140,3 +142,21 @@ def same_rng() -> Callable[[], bool]:
     """Tells whether torch's global generator is still where it was when the test began."""
     before = torch.get_rng_state()
     return lambda: torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.fixture
+def keyhole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs the command line in an empty folder; gives exit code, standard output and error."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("KEYHOLE_DATA", raising=False)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["keyhole", *arguments])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        captured = capsys.readouterr()
+        return int(stopped.value.code or 0), captured.out, captured.err
+
+    return run

@@ -11,25 +11,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 
-from keyhole import cli
-
-
-@pytest.fixture
-def keyhole(tmp_path, monkeypatch, capsys):
-    """Runs the command line in an empty folder; gives exit code, standard output and error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("KEYHOLE_DATA", raising=False)
-
-    def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["keyhole", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        captured = capsys.readouterr()
-        return stopped.value.code or 0, captured.out, captured.err
-
-    return run
-
-
 SMALL = ("audit", "--model", "mlp", "--data", "digits", "--attack", "linear", "--victims", "2")
 
 

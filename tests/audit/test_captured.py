@@ -7,7 +7,6 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from keyhole import cli
 from keyhole.audit import AuditResult, Plan, Stage, run_plan
 from keyhole.audit.captured import alike, named
 from keyhole.audit.guard import Guard, weights_change
@@ -98,23 +96,6 @@ def change_json(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 def manifest(seen: Path, number: int = 1) -> Path:
     return seen / f"round-{number:04d}" / "manifest.json"
-
-
-@pytest.fixture
-def keyhole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Keyhole:
-    """Runs the command line in an empty folder; gives exit code, standard output and error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["keyhole", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 MODEL = ("--model", "vit-small", "--data", "digits")

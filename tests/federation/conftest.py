@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
+from torch import Tensor, nn
 
 try:
     from flwr.app import Context, Error, Message, RecordDict
@@ -58,3 +59,20 @@ def grid_of(monkeypatch: pytest.MonkeyPatch) -> Callable[[ClientApp, int], InPro
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
     return InProcess
+
+
+class Tied(nn.Module):
+    """Two layers of the same weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(self.first(x.flatten(1)).relu()))
+
+
+@pytest.fixture
+def tied() -> nn.Module:
+    return Tied()

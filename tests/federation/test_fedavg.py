@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole import cli
 from keyhole.data import load
 from keyhole.defenses import DEFENSES, ClientSide, Defense, NoDefense
 from keyhole.errors import BadUpdate, DoesNotFit, KeyholeError, RunFolderError
@@ -515,40 +514,11 @@ def normed() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(4 * 36, 10))
 
 
-class Tied(nn.Module):
-    """Two layers of the same weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
-        self.second.weight = self.first.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.second(self.first(x.flatten(1)).relu()))
-
-
 def test_weights_that_are_used_twice_are_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tied: nn.Module
 ) -> None:
-    monkeypatch.setattr(RUN, "build", lambda *_, **__: Tied())
+    monkeypatch.setattr(RUN, "build", lambda *_, **__: tied)
     assert len(train(PLAN, out=tmp_path).rounds) == 3
-
-
-@pytest.fixture
-def keyhole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Runs the command line in an empty folder; gives exit code, standard output and error."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["keyhole", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 OPTIONS = ("--clients", "3", "--images", "8", "--epochs", "1", "--batch-size", "4")

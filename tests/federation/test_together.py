@@ -286,20 +286,8 @@ def test_a_model_that_vmap_cannot_take_is_not_faster_together() -> None:
     assert faster_together(Undecided(), members(EQUAL)) is False
 
 
-class Tied(nn.Module):
-    """Two layers of the same weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second, self.head = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 10)
-        self.second.weight = self.first.weight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.second(self.first(x.flatten(1)).relu()))
-
-
-def test_weights_that_are_used_twice_train_together() -> None:
-    assert_as_alone(Tied(), EQUAL, LocalTraining(lr=0.05, epochs=2, batch_size=3))
+def test_weights_that_are_used_twice_train_together(tied: nn.Module) -> None:
+    assert_as_alone(tied, EQUAL, LocalTraining(lr=0.05, epochs=2, batch_size=3))
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from keyhole import cli
 from keyhole.audit import run_plan
 from keyhole.studies import STUDIES, base
 from keyhole.studies.show import lines, rows
@@ -19,24 +17,6 @@ STUDY = STUDIES["dia"]
 PIECES = ("mlp-mnist-p00", "mlp-mnist-p25")
 
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def keyhole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    """Runs the command line in an empty folder; gives exit code, standard output and error."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("KEYHOLE_DATA", raising=False)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["keyhole", *arguments])
-        with pytest.raises(SystemExit) as stopped:
-            cli.main()
-        captured = capsys.readouterr()
-        return int(stopped.value.code or 0), captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture
