@@ -27,7 +27,15 @@ from keyhole.audit.store import Store
 from keyhole.data import load
 from keyhole.defenses import Dropout, Gaussian, NoDefense
 from keyhole.errors import BadUpdate, KeyholeError, RunFolderError
-from keyhole.federation import LocalTraining, TrainingPlan, defended_update, local_update, train
+from keyhole.federation import (
+    LocalTraining,
+    TrainingPlan,
+    assemble,
+    client_generator,
+    defended_update,
+    local_update,
+    train,
+)
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
@@ -858,3 +866,33 @@ def test_what_training_changed_is_the_difference_of_two_files() -> None:
 def test_two_files_of_different_shapes_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(BadUpdate):
         weights_change({"w": torch.ones(3)}, {"w": torch.ones(shape)})
+
+
+def test_steps_in_an_unknown_order_are_read_by_trying_every_order(tmp_path: Path) -> None:
+    plan = TrainingPlan(
+        model="vit-small",
+        clients=4,
+        images=2,
+        epochs=1,
+        batch_size=1,
+        momentum=0,
+        rounds=1,
+        together="no",
+    )
+    train(plan, out=tmp_path / "run", capture=tmp_path / "seen")
+    federation = assemble(plan, data_dir=None)
+
+    def first_drawn(client: int) -> int:
+        draw = client_generator(0, client, 1)
+        seed = int(torch.randint(2**62, (), generator=draw))
+        return int(torch.randperm(2, generator=generator(seed, "batches"))[0])
+
+    def labels(client: int) -> list[int]:
+        return digits.labels[list(federation.shares[client])].tolist()
+
+    turned = [c for c in range(4) if first_drawn(c) == 1 and len(set(labels(c))) == 2]
+    result = audited(tmp_path / "seen", attacks=("ig",), iterations=150, nodes=str(turned[0]))
+    (finding,) = result.findings
+    assert finding.attack_parameters["trials"] == 2
+    assert any("all 2 orders" in note for note in finding.notes)
+    assert min(ssims(result, "ig")) > 0.9
