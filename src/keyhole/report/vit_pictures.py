@@ -1,0 +1,209 @@
+"""Pictures of vision transformers: where their position embeddings lie, and where they look."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from keyhole.data.image_set import Size
+from keyhole.errors import DoesNotFit
+from keyhole.metrics.positions import accumulated_eigenvalues, explained_variance
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+"""Okabe and Ito's, told apart by the colour-blind; lines differ in their dashes too."""
+DASHES = ("-", "--", "-.", ":")
+CORNERS = ((0.00, 0.15, 0.40), (0.45, 0.14, 0.00), (0.45, 0.78, 1.00), (1.00, 0.76, 0.30))
+"""Columns run from blue to orange, rows from dark to light: RGB at the grid's four corners."""
+HEAT = "inferno"
+DPI = 150
+GREY = "#9a9a9a"
+
+
+def position_projection(tables: Mapping[str, Tensor], grid: Size, path: Path) -> Path:
+    """Position embeddings ``[N, D]`` in the plane: a panel a table, neighbours in the grid joined.
+
+    By PCA; by UMAP in a second line where umap-learn is installed. Returns ``path``, a PNG.
+    """
+    for name, table in tables.items():
+        if table.ndim != 2 or len(table) != grid[0] * grid[1] or table.shape[1] < 2:
+            shape = tuple(table.shape)
+            raise DoesNotFit(f"table {name!r} of shape {shape} does not fill a {grid} grid")
+    methods = {"PCA": pca, **({"UMAP": umap} if has_umap() else {})}
+
+    def draw(figure: Any) -> None:
+        widths = [*(1 for _ in tables), 0.45]
+        panels = figure.subplots(
+            len(methods), len(widths), squeeze=False, gridspec_kw={"width_ratios": widths}
+        )
+        for line, (method, project) in zip(panels, methods.items(), strict=True):
+            for axes, (name, table) in zip(line, tables.items(), strict=False):
+                draw_grid(axes, turned(project(table), grid), grid)
+                share = f"\n{explained_variance(table, 2):.0%} of variance" * (method == "PCA")
+                axes.set_title(f"{name}, {method}{share}")
+            draw_key(line[-1], grid)
+
+    return as_png(draw, path, size=(3 * len(tables) + 1.5, 3.4 * len(methods)))
+
+
+def accumulated_curves(tables: Mapping[str, Tensor], path: Path) -> Path:
+    """The share of variance in the n largest directions of each table, over n. Returns ``path``."""
+
+    def draw(figure: Any) -> None:
+        axes = figure.subplots()
+        for i, (name, table) in enumerate(tables.items()):
+            shares = accumulated_eigenvalues(table)
+            style = {"color": COLOURS[i % len(COLOURS)], "linestyle": DASHES[i % len(DASHES)]}
+            axes.plot(range(1, len(shares) + 1), shares, label=name, linewidth=2, **style)
+        axes.set_xscale("log")
+        axes.set_xticks([n for n in (1, 2, 3, 5, 10, 20, 50, 100, 200) if n <= axes.get_xlim()[1]])
+        axes.get_xaxis().set_major_formatter("{x:.0f}")
+        axes.minorticks_off()
+        axes.get_yaxis().set_major_formatter(lambda share, at: f"{share:.0%}")
+        axes.set_ylim(0, 1.02)
+        axes.set_xlabel("largest directions n of the position embeddings")
+        axes.set_ylabel("share of variance")
+        axes.grid(color=GREY, alpha=0.25, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="lower right")
+
+    return as_png(draw, path, size=(5.2, 3.4))
+
+
+def attention_overlay(images: Tensor, maps: Mapping[str, Tensor], grid: Size, path: Path) -> Path:
+    """Images ``[n, C, H, W]`` in [0, 1] beside what each model attends to, ``[n, heads, tokens]``.
+
+    Maps are averaged over heads; their last tokens are the grid's patches. Each is coloured up to
+    its own peak, which is written below it. Returns ``path``, a PNG.
+    """
+    heat = {name: patch_attention(each, grid, len(images)) for name, each in maps.items()}
+
+    def draw(figure: Any) -> None:
+        panels = figure.subplots(len(images), len(maps) + 1, squeeze=False)
+        for i, (line, image) in enumerate(zip(panels, images.detach().cpu(), strict=True)):
+            show(line[0], image)
+            for axes, each in zip(line[1:], heat.values(), strict=True):
+                show(axes, overlaid(image, each[i] / each[i].amax()))
+                axes.set_xlabel(f"peak {each[i].amax():.1f}x uniform", fontsize=8)
+        for axes, title in zip(panels[0], ["image", *maps], strict=True):
+            axes.set_title(title)
+
+    height = 2.1 * images.shape[-2] / images.shape[-1] + 0.2
+    return as_png(draw, path, size=(2.1 * (len(maps) + 1), height * len(images) + 0.2))
+
+
+def pca(table: Tensor) -> Tensor:
+    """The rows in the plane of most variance, ``[N, 2]``."""
+    rows = table.detach().cpu().double()
+    left, values, _ = torch.linalg.svd(rows - rows.mean(0), full_matrices=False)
+    points: Tensor = left[:, :2] * values[:2]
+    return points
+
+
+def has_umap() -> bool:
+    try:
+        importlib.import_module("umap")
+    except ImportError:
+        return False
+    return True
+
+
+def umap(table: Tensor) -> Tensor:
+    """The rows in umap-learn's plane, ``[N, 2]``."""
+    maker = importlib.import_module("umap").UMAP(n_components=2, random_state=0, n_jobs=1)
+    return torch.as_tensor(np.asarray(maker.fit_transform(table.detach().cpu().numpy())))
+
+
+def turned(points: Tensor, grid: Size) -> Tensor:
+    """Points ``[N, 2]`` turned, and mirrored if need be, to lie as the patches do in the image.
+
+    Distances stay. The rotation is the nearest one to ``points -> (column, row)`` (Procrustes).
+    """
+    centred = points.double() - points.double().mean(0)
+    rows, columns = torch.meshgrid(*(torch.arange(n).double() for n in grid), indexing="ij")
+    places = torch.stack([columns - columns.mean(), rows - rows.mean()], dim=-1).view(-1, 2)
+    U, _, Vh = torch.linalg.svd(centred.T @ places)
+    lying: Tensor = centred @ (U @ Vh)
+    return lying
+
+
+def draw_grid(axes: Any, points: Tensor, grid: Size) -> None:
+    """Points joined to their right and lower neighbours."""
+    placed = points.view(*grid, 2).numpy()
+    for along in (placed, placed.transpose(1, 0, 2)):
+        for strand in along:
+            axes.plot(*strand.T, color=GREY, linewidth=0.5, zorder=1)
+    axes.scatter(*points.T, c=place_colours(grid).flatten(0, 1).numpy(), s=16, zorder=2)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.invert_yaxis()
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_color(GREY)
+
+
+def draw_key(axes: Any, grid: Size) -> None:
+    """Which colour stands for which place in the image."""
+    axes.imshow(place_colours(grid).numpy())
+    axes.set_title("patch in the image")
+    axes.set_xlabel(f"{grid[1]} columns")
+    axes.set_ylabel(f"{grid[0]} rows")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+def place_colours(grid: Size) -> Tensor:
+    """An RGB colour for each place, ``[rows, columns, 3]``: mixed from those of the corners."""
+    corners = torch.tensor(CORNERS).T.reshape(1, 3, 2, 2)
+    return F.interpolate(corners, grid, mode="bilinear", align_corners=True)[0].permute(1, 2, 0)
+
+
+def patch_attention(maps: Tensor, grid: Size, count: int) -> Tensor:
+    """Mean over heads on the patches, as multiples of an even spread: ``[n, rows, columns]``."""
+    patches = grid[0] * grid[1]
+    if maps.ndim != 3 or len(maps) != count or maps.shape[-1] < patches:
+        raise DoesNotFit(
+            f"attention of shape {tuple(maps.shape)} does not show {count} images "
+            f"in a {grid[0]}x{grid[1]} grid of patches"
+        )
+    mean = maps.detach().cpu().double().mean(1)
+    return mean[:, -patches:].view(count, *grid) * maps.shape[-1]
+
+
+def overlaid(image: Tensor, heat: Tensor) -> Tensor:
+    """Heat in [0, 1], ``[rows, columns]``, as colour over the grey image: ``[3, H, W]``."""
+    from matplotlib import colormaps
+
+    size = [*image.shape[-2:]]
+    fine = F.interpolate(heat[None, None], size, mode="bilinear", align_corners=False)[0, 0]
+    colour = torch.from_numpy(colormaps[HEAT](fine.numpy())[..., :3]).permute(2, 0, 1)
+    weight = 0.2 + 0.55 * fine
+    return (1 - weight) * image.double().mean(0, keepdim=True) + weight * colour
+
+
+def show(axes: Any, image: Tensor) -> None:
+    """An image ``[C, H, W]`` in [0, 1], grey or in colour, without a frame."""
+    axes.imshow(image.expand(3, -1, -1).permute(1, 2, 0).clamp(0, 1).numpy())
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+def as_png(draw: Callable[[Any], None], path: Path, *, size: tuple[float, float]) -> Path:
+    """What ``draw`` puts on a figure, as a PNG at ``path``."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    style: Any = {"font.size": 9, "axes.titlesize": 9, "font.family": "sans-serif"}
+    with rc_context(style):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
+    return path
