@@ -111,6 +111,7 @@ def observe() -> Observe:
         seed: int = 0,
     ) -> Victim:
         defense = defense or NoDefense()
+        model = defense.prepared(model)
         images, labels = data.images(indices), data.labels[list(indices)]
         record = Record()
         update, _ = defended_update(

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.data import ImageSet, load
-from keyhole.defenses import Defense, Dropout, Gaussian, NoDefense, Pruning
+from keyhole.defenses import Defense, Dropout, Gaussian, Mjp, NoDefense, Pruning
 from keyhole.errors import BadUpdate
 from keyhole.models import build
 from keyhole.seeds import generator
@@ -118,6 +118,19 @@ def test_no_truth_can_be_reached_from_an_observation(
     assert leaks(victim.observation, secrets) == []
 
 
+def test_no_mask_of_a_puzzle_can_be_reached(digits: ImageSet, observe: Callable[..., Any]) -> None:
+    """Nor what is still to be dealt, where the global model had laid puzzles before."""
+    defense = Mjp(gamma=0.5)
+    vit: Any = defense.prepared(build("vit-small", classes=10, channels=1, image_size=8))
+    vit.train()(torch.zeros(3, 1, 8, 8))
+    victim = observe(vit, digits, INDICES, defense)
+    secrets = secrets_of(digits, victim.images, victim.labels)
+    masks = [victim.masks[0], victim.masks[0].float(), vit.puzzle.dealer.stack]
+    assert leaks(victim.observation, [*secrets, *masks]) == []
+    victim.observation.model.puzzle.dealer.stack = vit.puzzle.dealer.stack
+    assert set(leaks(victim.observation, masks)) == {"storage", "value"}
+
+
 def by_hook(observation: Observation, images: Tensor, labels: Tensor) -> Observation:
     observation.model.register_forward_hook(lambda module, args, output: images.sum())
     return observation
@@ -210,6 +223,22 @@ def test_the_server_keeps_a_copy_of_what_it_received(knowledge: Knowledge) -> No
     received = Server(nn.Linear(2, 2)).receive(Update(change), knowledge).update
     change["weight"].zero_()
     assert received.change["weight"].sum() == 4
+
+
+def test_earlier_updates_are_received_like_the_last(knowledge: Knowledge) -> None:
+    model = nn.Linear(2, 2)
+    server = Server(model)
+    grown = [{"weight": model.weight * factor} for factor in (1, 2, 3)]
+    first, second, last = (Update(change) for change in grown)
+    seen = server.receive(last, knowledge, earlier=[first, second])
+    assert len(seen.earlier) == 2
+    for received, sent in zip((*seen.earlier, seen.update), grown, strict=True):
+        assert torch.equal(received.change["weight"], sent["weight"])
+        assert received.change["weight"].grad_fn is None
+        assert received.change["weight"].data_ptr() != sent["weight"].data_ptr()
+    with pytest.raises(BadUpdate, match="NaN or infinite"):
+        server.receive(last, knowledge, earlier=[Update({"weight": torch.full((2, 2), torch.nan)})])
+    assert server.receive(last, knowledge).earlier == ()
 
 
 def test_the_server_sends_a_frozen_copy_in_evaluation_mode() -> None:

@@ -8,6 +8,7 @@ and detached copies: no autograd graph, no hook, no generator leads back to the 
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -50,6 +51,8 @@ class Knowledge:
     """How clients train, as the recipe says: whether layers drop and use batch statistics."""
     defense: DefenseSpec | None = None
     checkpoint_epoch: int = 0
+    rounds: int = 1
+    """How often the server saw an update of the client on the same images."""
     altered_model: str | None = None
     """What a malicious server changed in the model before sending it out; None: it is honest."""
 
@@ -70,6 +73,7 @@ class Knowledge:
             "normalisation": True,
             "defense": None if self.defense is None else str(self.defense),
             "checkpoint_epoch": self.checkpoint_epoch,
+            "rounds": self.rounds,
             "server": "honest but curious" if self.altered_model is None else "malicious",
             "altered_model": self.altered_model,
         }
@@ -85,6 +89,8 @@ class Observation:
     model: nn.Module
     update: Update
     knowledge: Knowledge
+    earlier: tuple[Update, ...] = ()
+    """Other updates of the client, by the same images and from the same model."""
     client: int = 0
     """The server's number for the client; attacks draw their first guesses by it."""
 
@@ -102,11 +108,22 @@ class Server:
         for module in self.sent.modules():
             drop_hooks(module)
 
-    def receive(self, update: Update, knowledge: Knowledge, *, client: int = 0) -> Observation:
+    def receive(
+        self,
+        update: Update,
+        knowledge: Knowledge,
+        *,
+        client: int = 0,
+        earlier: Sequence[Update] = (),
+    ) -> Observation:
         """Records an update, detached from whatever the client computed it with."""
+        before = tuple(self.detached(each) for each in earlier)
+        return Observation(self.sent, self.detached(update), knowledge, before, client)
+
+    def detached(self, update: Update) -> Update:
         update.check().check_against(self.sent.state_dict())
         change = {name: tensor.detach().clone() for name, tensor in update.change.items()}
-        return Observation(self.sent, replace(update, change=change), knowledge, client)
+        return replace(update, change=change)
 
 
 def drop_hooks(module: nn.Module) -> None:

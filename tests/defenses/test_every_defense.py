@@ -18,7 +18,13 @@ from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
 
-OFF = ["none", "gaussian(sigma=0)", "pruning(ratio=0)", "dropout(p=0)"]
+OFF = [
+    "none",
+    "gaussian(sigma=0)",
+    "pruning(ratio=0)",
+    "dropout(p=0)",
+    "mjp(gamma=0, positions='own', dal='none')",
+]
 NEARLY_OFF = ["dpsgd(noise=0, clip=1e9)"]
 EVERY = [member() for member in DEFENSES]
 digits = load("digits")
@@ -43,7 +49,10 @@ def updated(model: nn.Module, defense: Defense, seed: int = 0) -> Update:
 
 
 def equal(one: Update, two: Update) -> bool:
-    return all(torch.equal(one.change[n], two.change[n]) for n in one.change | two.change)
+    """Bit for bit, and no parameter more or less."""
+    if set(one.change) != set(two.change):
+        return False
+    return all(torch.equal(one.change[n], two.change[n]) for n in one.change)
 
 
 def test_every_defense_can_be_switched_off_here() -> None:
@@ -77,7 +86,7 @@ def test_the_seed_decides_what_the_server_sees(
 
 @pytest.mark.parametrize("defense", EVERY, ids=str)
 def test_names_shapes_and_types_stay(model: nn.Module, defense: Defense) -> None:
-    own = dict(model.named_parameters())
+    own = dict(defense.prepared(model).named_parameters())
     seen = updated(model, defense).change
     assert {n: (t.shape, t.dtype) for n, t in seen.items()} == {
         n: (t.shape, t.dtype) for n, t in own.items()
@@ -94,6 +103,15 @@ def test_the_model_and_the_images_are_left_alone(model: nn.Module, defense: Defe
     assert torch.equal(images, digits.images([1]))
     assert all(torch.equal(before[n], t) for n, t in model.state_dict().items())
     assert rates == [m.p for m in model.modules() if isinstance(m, nn.Dropout)]
+
+
+@pytest.mark.parametrize("defense", EVERY, ids=str)
+def test_a_prepared_model_holds_the_given_ones_weights(model: nn.Module, defense: Defense) -> None:
+    before = copy.deepcopy(model.state_dict())
+    prepared = defense.prepared(model)
+    assert all(torch.equal(prepared.state_dict()[n], t) for n, t in before.items())
+    assert defense.prepared(prepared) is prepared
+    assert set(updated(prepared, defense).change) == set(updated(model, defense).change)
 
 
 @pytest.mark.parametrize("defense", EVERY, ids=str)

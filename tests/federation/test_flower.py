@@ -125,8 +125,16 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) ->
     )
 
 
-@pytest.mark.parametrize("model", ["mlp", "lenet"])
-@pytest.mark.parametrize("defense", ["none", "gaussian(sigma=0.01)"])
+@pytest.mark.parametrize(
+    ("model", "defense"),
+    [
+        ("mlp", "none"),
+        ("lenet", "none"),
+        ("mlp", "gaussian(sigma=0.01)"),
+        ("lenet", "gaussian(sigma=0.01)"),
+        ("vit-small", "mjp(gamma=0.5)"),
+    ],
+)
 def test_flower_trains_as_keyhole_does(run: Run, model: str, defense: str) -> None:
     plan = plan_of(model, defense=defense)
     alone = assemble(plan, data_dir=None)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,15 @@ from torch import Tensor, nn
 
 from keyhole.errors import DoesNotFit
 from keyhole.models import build
-from keyhole.models.anatomy import Entrance, PatchEmbedding, entrance, patch_embedding
+from keyhole.models.anatomy import (
+    Entrance,
+    PatchEmbedding,
+    entrance,
+    input_shape,
+    patch_embedding,
+    position_embedding,
+    without_part,
+)
 
 TIMM = "timm:vit_tiny_patch16_224"
 
@@ -227,3 +236,94 @@ def test_a_probe_is_remembered_for_the_model_and_the_shape() -> None:
     net = TinyViT()
     assert patch_embedding(net, (3, 8, 8)) is patch_embedding(net, (3, 8, 8))
     assert entrance(net, (3, 8, 8)) is entrance(net, (3, 8, 8))
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "shape"),
+    [
+        ("vit-small", {"channels": 1, "image_size": (8, 16)}, (1, 8, 16)),
+        (TIMM, {"channels": 2, "image_size": (32, 48)}, (2, 32, 48)),
+        ("torchvision:vit_b_16", {"image_size": 32}, (3, 32, 32)),
+        ("timm:swin_tiny_patch4_window7_224", {"image_size": 64}, (3, 64, 64)),
+    ],
+)
+def test_vits_say_which_images_they_take(
+    name: str, options: dict[str, Any], shape: tuple[int, int, int]
+) -> None:
+    assert input_shape(build(name, classes=5, **options)) == shape
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "resnet18"])
+def test_other_networks_do_not_say_it(name: str) -> None:
+    assert input_shape(build(name, classes=5, image_size=8)) is None
+
+
+class Cut(nn.Module):
+    """Cuts patches of its own shape, and numbers them row by row or column by column."""
+
+    def __init__(self, tall: int, wide: int, *, by_rows: bool = True) -> None:
+        super().__init__()
+        self.tall, self.wide, self.by_rows = tall, wide, by_rows
+        self.layer = nn.Linear(3 * tall * wide, 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        patches = images.unfold(2, self.tall, self.tall).unfold(3, self.wide, self.wide)
+        order = (0, 2, 3, 1, 4, 5) if self.by_rows else (0, 3, 2, 1, 4, 5)
+        return self.layer(patches.permute(order).flatten(3).flatten(1, 2)).mean(1)
+
+
+@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize(("tall", "wide"), [(2, 4), (6, 2), (3, 4), (6, 4)])
+def test_the_patches_size_and_order_are_found(tall: int, wide: int, by_rows: bool) -> None:
+    found = entrance(Cut(tall, wide, by_rows=by_rows), (3, 6, 8))
+    assert isinstance(found, Entrance)
+    assert found.patch((3, 6, 8)) == (tall, wide)
+    only_one = tall == 6 or wide == 8
+    assert found.in_rows((3, 6, 8)) == (by_rows or only_one)
+
+
+def test_patches_that_are_no_rectangles_make_no_grid() -> None:
+    class Interleaved(Cut):
+        def forward(self, images: Tensor) -> Tensor:
+            return super().forward(images[..., [0, 2, 4, 6, 1, 3, 5, 7]])
+
+    found = entrance(Interleaved(2, 4), (3, 6, 8))
+    assert isinstance(found, Entrance)
+    assert not found.in_rows((3, 6, 8))
+
+
+def test_positions_are_found_before_training_starts_from_a_zero_head() -> None:
+    net = TinyViT()
+    nn.init.zeros_(net.head.weight)
+    before = copy.deepcopy(net.state_dict())
+    found = position_embedding(net, (3, 8, 8))
+    assert isinstance(found, PatchEmbedding)
+    assert (found.position, found.offset) == ("whereabouts", 1)
+    assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
+
+
+def test_other_reasons_are_told_alike() -> None:
+    for net in (TinyViT(positions=False), model("mlp", 8)):
+        assert position_embedding(net, (3, 8, 8)) == patch_embedding(net, (3, 8, 8))
+
+
+class Assisted(nn.Module):
+    """Has a layer for a loss of the clients' own, which the logits do not pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.spare = nn.Linear(48, 5), nn.Linear(48, 2)
+        self.silent = nn.Parameter(torch.zeros(5))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layer(images.flatten(1)) + 0 * self.silent
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_parameters_without_a_part_in_the_logits_are_found(training: bool) -> None:
+    """One whose gradient happens to be 0 has a part all the same."""
+    net = Assisted().train(training).requires_grad_(False)
+    with torch.no_grad():
+        assert without_part(net, (3, 4, 4)) == {"spare.weight", "spare.bias"}
+    assert not any(p.requires_grad for p in net.parameters())
+    assert without_part(TinyViT(), (3, 8, 8)) == frozenset()

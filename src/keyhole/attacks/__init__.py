@@ -14,10 +14,11 @@ from keyhole.attacks.matching import (
     Matching,
     WellInformed,
 )
+from keyhole.attacks.puzzle import PuzzleInversion, PuzzleSpan
 from keyhole.attacks.workbench import Workbench
 from keyhole.registry import Registry
 
-CLOSED_FORM = (LinearLeak, PatchLeastSquares, April, LabelInference)
+CLOSED_FORM = (LinearLeak, PatchLeastSquares, PuzzleSpan, April, LabelInference)
 ITERATIVE = (
     DeepLeakage,
     ImprovedDeepLeakage,
@@ -28,6 +29,7 @@ ITERATIVE = (
     IterativeApril,
     GradViT,
     GradInversion,
+    PuzzleInversion,
 )
 
 ATTACKS: Registry[Attack] = Registry("attack", [*CLOSED_FORM, *ITERATIVE])
@@ -50,6 +52,8 @@ __all__ = [
     "MaskReading",
     "Matching",
     "PatchLeastSquares",
+    "PuzzleInversion",
+    "PuzzleSpan",
     "Reconstruction",
     "Workbench",
 ]

@@ -131,6 +131,7 @@ def model_of(seen: CapturedRound, stage: Stage, data: ImageSet, seed: int) -> nn
         image_size=data.size,
         seed=seed,
     )
+    model = defense_of(seen.config, stage).prepared(model)
     weights = named(seen.weights(), model)
     fill(model, weights, "the captured model")
     return model
@@ -270,7 +271,7 @@ def _scene(
         orders=recipe.orders,
     )
     scene = scene_of(made, defense, attacks, model, Server(model))
-    notes = (*recipe.notes, *left_out)
+    notes = (*scene.notes, *recipe.notes, *left_out)
     return dataclasses.replace(scene, captured=tuple(c.update for c in group), notes=notes)
 
 

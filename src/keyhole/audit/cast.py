@@ -5,12 +5,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from keyhole.attacks import ATTACKS, CLOSED_FORM, ITERATIVE, Attack, Matching
 from keyhole.audit.plan import AUTO, Stage
@@ -20,6 +20,7 @@ from keyhole.errors import BadValue, DoesNotFit
 from keyhole.federation import LocalTraining
 from keyhole.metrics.image import UNIFORM_WINDOW
 from keyhole.models import build, check_takes
+from keyhole.models.weights import filled_up, spare_weights
 from keyhole.seeds import generator
 from keyhole.threat import Attacker, Knowledge
 from keyhole.update import Update
@@ -53,6 +54,12 @@ class Cast:
     """In how many ways a client's images may have been shared out among its local steps."""
     reported: frozenset[str] | None = None
     """The parameters that clients report; None: all."""
+    spare: Mapping[str, Tensor] = field(default_factory=dict)
+    """Weights of the file that belong to what a defense adds to the model."""
+
+    def prepared(self, defense: Defense) -> nn.Module:
+        """The global model under a defense, with the weights it was trained with, if any."""
+        return filled_up(defense.prepared(self.model), self.spare, str(self.stage.weights))
 
     @property
     def training(self) -> LocalTraining:
@@ -78,6 +85,7 @@ class Cast:
             client_mode=self.stage.client_mode,
             defense=defense.spec if attacker is not Attacker.NAIVE else None,
             checkpoint_epoch=self.stage.checkpoint_epoch,
+            rounds=self.stage.repeats,
             altered_model=attack.altered_model,
         )
 
@@ -106,6 +114,7 @@ def cast(
     else:
         network = copy.deepcopy(model)
         check_takes(network, stage.model, found.shape, len(found.classes))
+    spare = {} if stage.weights is None or model is not None else spare_weights(stage.weights)
     chosen = attacks is not None or stage.attacks != (AUTO,)
     victims, public = choose_victims(found, stage.victims, stage.batch_size, seed)
     return Cast(
@@ -119,6 +128,7 @@ def cast(
         public=public,
         seed=seed,
         fingerprint=fingerprint(network, found, victims),
+        spare=spare,
     )
 
 

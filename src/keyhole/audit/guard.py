@@ -65,8 +65,9 @@ class Guard:
         defense: Defense | None = None,
         mode: ClientMode = "train",
     ) -> None:
-        self.model, self.data, self.threshold, self.mode = model, data, threshold, mode
+        self.data, self.threshold, self.mode = data, threshold, mode
         self.defense = defense or NoDefense()
+        self.model = self.defense.prepared(model)
         self.attacks: list[Attack] = [
             member() for member in CLOSED_FORM if member.altered_model is None
         ]

@@ -43,6 +43,8 @@ class Stage(BaseModel):
     steps: Annotated[int, Field(ge=1)] = 1
     lr: Annotated[float, Field(gt=0)] | None = None
     client_mode: ClientMode = "train"
+    repeats: Annotated[int, Field(ge=1)] = 1
+    """How often a client sends an update by the same images; attacks may combine them."""
     checkpoint_epoch: Annotated[int, Field(ge=0)] = 0
     iterations: Annotated[int, Field(ge=1)] | None = None
     """Of every iterative attack; None: its own."""

@@ -20,12 +20,14 @@ from keyhole.audit.scoring import Blind, Judge
 from keyhole.audit.store import Store
 from keyhole.audit.tally import RowTally, SceneTally
 from keyhole.audit.verdict import Verdict, verdicts
+from keyhole.defenses.base import Memory
 from keyhole.federation import defended_update
 from keyhole.metrics import METRICS, summarise
 from keyhole.models.dropout_sites import Record
 from keyhole.registry import parameters
 from keyhole.seeds import generator
 from keyhole.threat import Observation
+from keyhole.update import Update
 
 UPDATES_IN_MEMORY = 1 << 30
 """Bytes of updates held at once; more victims are attacked in several chunks."""
@@ -196,20 +198,27 @@ def observe(
     if scene.captured is not None:
         knowledge = scene.knowledge(scene.rows[0], labels)
         return scene.server.receive(scene.captured[victim], knowledge, client=victim), ()
-    record = Record()
-    update, telemetry = defended_update(
-        scene.model,
-        made.data.images(indices).to(like),
-        labels.to(like.device),
-        data=made.data,
-        defense=scene.defense,
-        generator=generator(made.seed, "client", victim),
-        training=made.training,
-        record=record,
-    )
+    draw = generator(made.seed, "client", victim)
+    sent: list[Update] = []
+    memory: Memory = {}
+    for _ in range(made.stage.repeats):
+        record = Record()
+        update, telemetry = defended_update(
+            scene.model,
+            made.data.images(indices).to(like),
+            labels.to(like.device),
+            data=made.data,
+            defense=scene.defense,
+            generator=draw,
+            training=made.training,
+            record=record,
+            memory=memory,
+        )
+        sent.append(update)
     tally.telemetry.append(telemetry)
     knowledge = scene.knowledge(scene.rows[0], labels, record.by_site())
-    return scene.server.receive(update, knowledge, client=victim), record.by_site()
+    seen = scene.server.receive(sent[-1], knowledge, client=victim, earlier=sent[:-1])
+    return seen, record.by_site()
 
 
 def conclude(

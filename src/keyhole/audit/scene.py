@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import nn
 
-from keyhole.attacks import Attack
+from keyhole.attacks import ITERATIVE, Attack
 from keyhole.audit.cast import Cast, fallbacks
 from keyhole.defenses import Defense, NoDefense
 from keyhole.errors import DoesNotFit
@@ -59,8 +59,9 @@ class Scene:
 def scenes(casts: Sequence[Cast]) -> list[Scene]:
     """Every scene of some stages, in order; whatever does not fit is said before anything runs."""
     found = [scene for made in casts for scene in _scenes(made)]
-    used = any(scene.rows for scene in found)
-    if not used or any(made.chosen for made in casts):
+    if any(scene.rows for scene in found):
+        refuse_useless([scene for scene in found if scene.cast.chosen])
+    else:
         refuse_useless(found)
     return found
 
@@ -76,34 +77,56 @@ def refuse_useless(scenes: Sequence[Scene]) -> None:
 
 def _scenes(made: Cast) -> list[Scene]:
     """The scenes of one stage: attacks that alter the model get a server of their own."""
-    honest = [a for a in made.attacks if a.altered_model is None]
-    servers = [(honest, made.model, Server(made.model))] if honest else []
-    refused: list[tuple[Attack, str]] = []
-    for attack in made.attacks:
-        if attack.altered_model is not None:
-            try:
-                model = attack.alter(made.model)
-                servers.append(([attack], model, Server(model)))
-            except DoesNotFit as error:
-                refused.append((attack, str(error)))
     found = []
     for defense in made.defenses:
         defense.validate(made.model)
-        found += [scene_of(made, defense, *server) for server in servers]
-        if refused:
-            skipped = [Skipped(a.called, made.stage.model, str(defense), w) for a, w in refused]
-            found.append(Scene(made, defense, made.model, None, (), tuple(skipped)))
+        found += _defended(made, defense, made.prepared(defense))
     return found
+
+
+def _defended(made: Cast, defense: Defense, model: nn.Module) -> list[Scene]:
+    """The scenes of one defense, whose global model is ``model``."""
+    honest = [a for a in made.attacks if a.altered_model is None]
+    found = [scene_of(made, defense, honest, model, Server(model))] if honest else []
+    refused: list[Skipped] = []
+    for attack in made.attacks:
+        if attack.altered_model is None:
+            continue
+        try:
+            altered = attack.alter(model)
+            found.append(scene_of(made, defense, [attack], altered, Server(altered)))
+        except DoesNotFit as error:
+            refused.append(Skipped(attack.called, made.stage.model, str(defense), str(error)))
+    if refused:
+        found.append(Scene(made, defense, model, None, (), tuple(refused)))
+    return found
+
+
+def untried(defense: Defense) -> list[str]:
+    """Iterative attacks on this very defense, which `auto` leaves out where a closed form reads."""
+    return [a.name for a in ITERATIVE if a.only_adaptive and defense.name in a.adapts_to]
+
+
+def concerns(attack: Attack, made: Cast, defense: Defense) -> bool:
+    """Whether it is worth a word that an attack on one defense does not apply to another."""
+    return made.chosen or not attack.only_adaptive or defense.name in attack.adapts_to
 
 
 def scene_of(
     made: Cast, defense: Defense, attacks: Sequence[Attack], model: nn.Module, server: Server
 ) -> Scene:
+    attacks = [attack for attack in attacks if concerns(attack, made, defense)]
     rows, skipped = _rows(made, defense, attacks, server)
     if not made.chosen and not any(row.attack.reads_images for row in rows):
         more, refused = _rows(made, defense, fallbacks(defense, made), server)
         rows, skipped = [*rows, *more], [*skipped, *refused]
-    return Scene(made, defense, model, server, tuple(rows), tuple(skipped))
+    elif not made.chosen:
+        skipped += [
+            Skipped(name, made.stage.model, str(defense), "it takes minutes: name it with --attack")
+            for name in untried(defense)
+        ]
+    notes = tuple(defense.caveats(model))
+    return Scene(made, defense, model, server, tuple(rows), tuple(skipped), notes=notes)
 
 
 def _rows(

@@ -57,6 +57,9 @@ def audit(
         str | None, typer.Option(help="Captured rounds: 1,3 or all; default: the first.")
     ] = None,
     clients: Annotated[str | None, typer.Option(help="Captured clients, by name: 0,7.")] = None,
+    repeats: Annotated[
+        int | None, typer.Option(help="Updates that each client sends by the same images.")
+    ] = None,
     truth: Annotated[
         Path | None, typer.Option(help="JSON: whose images were whose, to score by.")
     ] = None,
@@ -79,6 +82,7 @@ def audit(
         "batch_size": batch_size,
         "steps": steps,
         "lr": lr,
+        "repeats": repeats,
         "client_mode": client_mode,
         "iterations": iterations,
         "parity": parity,

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from keyhole.audit import find_device
 from keyhole.cli.shared import DataDir, Device, Json, watched
+from keyhole.defenses import DEFENSES
 from keyhole.federation import Round, TrainingPlan, TrainingResult
 from keyhole.federation import train as train_federation
 from keyhole.settings import checked
@@ -116,6 +117,8 @@ def tell(
         typer.echo(json.dumps(value, allow_nan=False))
         return
     console = Console()
+    for caveat in DEFENSES.parse(plan.defense).caveats(result.model):
+        print(f"note: {caveat}", file=sys.stderr)
     if result.resumed_after:
         print(f"taken up after round {result.resumed_after}", file=sys.stderr)
     for line in result.rounds:

@@ -61,6 +61,7 @@ class Defense(ABC):
     Subclasses are frozen dataclasses of hyperparameters. They hold no random state: every draw
     comes from ``side.generator``. The same object works in any training loop::
 
+        model = defense.prepared(model)             # once, where the server makes its model
         images = defense.on_images(images, side)    # before training
         model = defense.on_model(model, side)       # the model the client trains
         defense.on_step(model, x, y, side)          # a gradient of its own, if it has one
@@ -70,6 +71,8 @@ class Defense(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     paper: ClassVar[str]
+    headline: ClassVar[tuple[str, ...]] = ()
+    """The parameters that tables always tell (all numbers, without); others only if unusual."""
     paper_attacks: ClassVar[tuple[str, ...]] = ()
     """The attacks that this defense's paper measured it with."""
 
@@ -82,6 +85,14 @@ class Defense(ABC):
         reasons = self.misfits(model)
         if reasons:
             raise DoesNotFit(f"defense {self.name!r} does not fit the model: {'; '.join(reasons)}")
+
+    def caveats(self, model: nn.Module) -> list[str]:
+        """What a user should know of this defense on ``model``, though it fits."""
+        return []
+
+    def prepared(self, model: nn.Module) -> nn.Module:
+        """The global model, with the parameters of its own that this defense trains; else as is."""
+        return model
 
     def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
         """Images ``[n, C, H, W]`` in [0, 1] before the client trains on them."""

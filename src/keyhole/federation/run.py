@@ -26,6 +26,7 @@ from keyhole.federation.partition import PARTITIONS, ByUser, shuffled
 from keyhole.federation.plan import TrainingPlan
 from keyhole.federation.together import Together, faster_together, why_not_together
 from keyhole.models import build
+from keyhole.models.weights import filled_up, spare_weights
 from keyhole.seeds import generator
 from keyhole.update import read_safetensors
 
@@ -111,6 +112,9 @@ def assemble(
         weights=plan.weights,
     )
     defense.validate(model)
+    model = defense.prepared(model)
+    if plan.weights is not None:
+        model = filled_up(model, spare_weights(plan.weights), str(plan.weights))
     shares = partition(data, images, plan.clients, generator(plan.seed, "partition"))
     return Federation(
         model=model.to(device or torch.device("cpu")),

@@ -95,12 +95,15 @@ def clipped(gradient: list[Tensor], limit: float | None) -> list[Tensor]:
 def augmented(images: Tensor) -> Tensor:
     """Each image mirrored or not, and shifted by up to an eighth of its side, borders reflected."""
     count, _, height, width = images.shape
-    mirrored = torch.rand(count).to(images.device) < 0.5
+    device = images.device
+    mirrored = torch.rand(count, device=device) < 0.5
     images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
     down, across = height // 8, width // 8
     padded = F.pad(images, (across, across, down, down), mode="reflect")
-    rows = torch.randint(2 * down + 1, (count, 1)) + torch.arange(height)
-    columns = torch.randint(2 * across + 1, (count, 1)) + torch.arange(width)
-    which = torch.arange(count).view(-1, 1, 1)
+    rows = torch.randint(2 * down + 1, (count, 1), device=device)
+    rows = rows + torch.arange(height, device=device)
+    columns = torch.randint(2 * across + 1, (count, 1), device=device)
+    columns = columns + torch.arange(width, device=device)
+    which = torch.arange(count, device=device).view(-1, 1, 1)
     places = (which, rows[:, :, None], columns[:, None, :])
     return padded.permute(0, 2, 3, 1)[places].permute(0, 3, 1, 2)

@@ -9,7 +9,7 @@ the patch embedding's output: that is a learned absolute position embedding, und
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from typing import TypeVar
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.errors import DoesNotFit, one_line
+from keyhole.models.dropout_sites import Driven
 from keyhole.seeds import generator
 
 Shape = tuple[int, int, int]
@@ -52,6 +53,22 @@ class Entrance:
     def tokens(self) -> int:
         return int(self.layout.shape[0])
 
+    def patch(self, shape: Shape) -> tuple[int, int]:
+        """Height and width of a patch, from the pixels that the first one holds."""
+        _, height, width = shape
+        pixels = self.layout[0] % (height * width)
+        rows, columns = pixels // width, pixels % width
+        return int(rows.max() - rows.min()) + 1, int(columns.max() - columns.min()) + 1
+
+    def in_rows(self, shape: Shape) -> bool:
+        """Whether the patches are cut as a regular grid, numbered row by row."""
+        channels, height, width = shape
+        tall, wide = self.patch(shape)
+        if tall * wide * channels != self.layout.shape[1] or height % tall or width % wide:
+            return False
+        corners = torch.arange(height)[::tall, None] * width + torch.arange(width)[None, ::wide]
+        return torch.equal(self.layout.amin(1), corners.flatten())
+
     def assemble(self, columns: Tensor, shape: Shape) -> Tensor:
         """Puts ``[..., T, F]`` values of the weight's columns back into ``[..., C, H, W]``."""
         flat = columns.new_zeros(*columns.shape[:-2], shape[0] * shape[1] * shape[2])
@@ -68,6 +85,18 @@ class PatchEmbedding:
     """Name of the position-embedding parameter."""
     offset: int
     """Its rows before the first patch (class and other prefix tokens)."""
+
+
+def input_shape(model: nn.Module) -> Shape | None:
+    """The images a model is made for, where it says so: timm's, torchvision's and our ViTs do."""
+    stem = getattr(model, "patch_embed", None)
+    said = getattr(stem, "img_size", None) or getattr(model, "image_size", None)
+    if said is None:
+        return None
+    height, width = said if isinstance(said, Sequence) else (said, said)
+    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    channels = getattr(model, "channels", None if first is None else first.in_channels)
+    return None if channels is None else (int(channels), int(height), int(width))
 
 
 class _Reached(Exception):
@@ -100,6 +129,18 @@ def logits_layer(model: nn.Module, shape: Shape) -> str | None:
     with torch.no_grad():
         logits = probe(torch.zeros(1, *shape).to(next(probe.parameters())))
     return next((name for name, out in reversed(made) if torch.equal(out, logits)), None)
+
+
+@once_a_model
+@torch.enable_grad()
+def without_part(model: nn.Module, shape: Shape) -> frozenset[str]:
+    """Parameters that the logits do not depend on: those of a loss term of the clients' own."""
+    probe = copy.deepcopy(model).requires_grad_(True)
+    names, weights = zip(*probe.named_parameters(), strict=True)
+    with Driven():
+        logits = probe(torch.zeros(2, *shape).to(weights[0]))
+    found = torch.autograd.grad(logits.sum(), weights, allow_unused=True)
+    return frozenset(n for n, gradient in zip(names, found, strict=True) if gradient is None)
 
 
 @once_a_model
@@ -166,7 +207,31 @@ def patch_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
         return entry
     if entry.tokens < 2:
         return f"its first layer {entry.layer!r} sees the whole image at once, not patches"
-    probe = copy.deepcopy(model).eval().requires_grad_(True)
+    return _embedding(copy.deepcopy(model), entry, shape)
+
+
+@once_a_model
+@torch.enable_grad()
+def position_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
+    """The same for a model that is yet to be trained: weights that start at zero do not matter."""
+    found = patch_embedding(model, shape)
+    entry = entrance(model, shape)
+    if isinstance(entry, str) or found != SILENT:
+        return found
+    probe = copy.deepcopy(model)
+    draw = generator(0, "zero weights")
+    for weight in probe.parameters():
+        if weight.ndim > 1 and not weight.any():
+            weight.data.copy_(torch.randn(weight.shape, generator=draw) * 0.02)
+    return _embedding(probe, entry, shape)
+
+
+SILENT = "no gradient reaches its patch embedding (are the head's weights all zero?)"
+
+
+def _embedding(probe: nn.Module, entry: Entrance, shape: Shape) -> PatchEmbedding | str:
+    """The gradient probe; ``probe`` is a copy of the model."""
+    probe.eval().requires_grad_(True)
     at_output: list[Tensor] = []
     handle = probe.get_submodule(entry.layer).register_forward_hook(
         lambda module, args, output: at_output.append(output)
@@ -183,7 +248,7 @@ def patch_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
     )
     rows = _token_rows(found[0], entry.tokens)
     if not rows.any():
-        return "no gradient reaches its patch embedding (are the head's weights all zero?)"
+        return SILENT
     for name, gradient in zip(names, found[1:], strict=True):
         offset = None if gradient is None else _where_repeated(rows, gradient)
         if offset is not None:

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from keyhole.models.puzzle import Dealer, Puzzle, Rules, drawn, lay, solved
+
 ELEMENTWISE = (F.dropout,)
 CHANNELWISE = (F.dropout1d, F.dropout2d, F.dropout3d)
 UNDRIVEN = (F.alpha_dropout, F.feature_alpha_dropout)
@@ -31,6 +33,8 @@ class Site:
 
     p: float
     shape: tuple[int, ...]
+    hides: str | None = None
+    """The position embedding whose rows are not used where this mask is 0 (a jigsaw puzzle's)."""
 
     @property
     def size(self) -> int:
@@ -68,6 +72,8 @@ class DropoutMode(TorchFunctionMode):
             return self._site(func, *args, **kwargs)
         if func in UNDRIVEN and self.drives:
             return args[0]
+        if func is lay:
+            return self._puzzle(*args, **kwargs)
         written_out = self._written_out(func, args, kwargs)
         if written_out is not None:
             with self:
@@ -102,6 +108,26 @@ class DropoutMode(TorchFunctionMode):
         self.reached += 1
         return dropped
 
+    def _puzzle(
+        self,
+        images: Tensor,
+        rules: Rules,
+        position: str | None = None,
+        dealer: Dealer | None = None,
+    ) -> Puzzle:
+        """A network asks for its puzzle: where nobody hides positions there is nothing to know."""
+        if position is None and self.drives:
+            return solved(images, rules)
+        puzzle = self.cover(images, rules, position, dealer)
+        self.reached += position is not None
+        return puzzle
+
+    @abstractmethod
+    def cover(
+        self, images: Tensor, rules: Rules, position: str | None, dealer: Dealer | None
+    ) -> Puzzle:
+        """The puzzle in place of site number ``self.reached``: its mask is 0 where covered."""
+
 
 class Survey(DropoutMode):
     """Notes which sites a forward pass reaches; nothing is dropped."""
@@ -113,6 +139,13 @@ class Survey(DropoutMode):
     def drop(self, x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
         self.sites.append(Site(p, shape[1:]))
         return x
+
+    def cover(
+        self, images: Tensor, rules: Rules, position: str | None, dealer: Dealer | None
+    ) -> Puzzle:
+        puzzle = solved(images, rules)
+        self.sites.append(Site(rules.gamma, tuple(puzzle.kept.shape[1:]), hides=position))
+        return puzzle
 
 
 class Record(DropoutMode):
@@ -134,6 +167,14 @@ class Record(DropoutMode):
         self.masks[-1].append(scaled != 0)
         return x * scaled
 
+    def cover(
+        self, images: Tensor, rules: Rules, position: str | None, dealer: Dealer | None
+    ) -> Puzzle:
+        puzzle = drawn(images, rules, dealer=dealer)
+        if position is not None:
+            self.masks[-1].append(puzzle.kept != 0)
+        return puzzle
+
     def by_site(self) -> tuple[Tensor, ...]:
         """One bool tensor a site, ``[steps * batch, ...]``."""
         return tuple(torch.cat(each) for each in zip(*self.masks, strict=True))
@@ -152,6 +193,14 @@ class Driven(DropoutMode):
         if self.given is None:
             return x
         return x * (self.given[self.reached] / (1 - p))
+
+    def cover(
+        self, images: Tensor, rules: Rules, position: str | None, dealer: Dealer | None
+    ) -> Puzzle:
+        """The patches lie as the images show them; given masks say which positions are unknown."""
+        if self.given is None:
+            return solved(images, rules)
+        return Puzzle(self.given[self.reached].to(images))
 
 
 def attention(

@@ -68,6 +68,8 @@ class SmallViT(nn.Module):
                 f"pass --image-size {near}"
             )
         patches = (height // PATCH) * (width // PATCH)
+        self.image_size = image_size
+        self.channels = channels
         self.patch_embed = nn.Linear(PATCH * PATCH * channels, DIM)
         self.cls_token = nn.Parameter(torch.randn(1, 1, DIM))
         self.pos_embed = nn.Parameter(torch.randn(1, patches + 1, DIM))

@@ -2,17 +2,51 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from pathlib import Path
 
 from torch import Tensor, nn
 
 from keyhole.errors import BadUpdate
+from keyhole.models.jigsaw import CHILD
 from keyhole.update import read_safetensors
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Loads ``path`` into ``model``; names and shapes must be the model's, values finite."""
-    fill(model, read_safetensors(path)[0], str(path))
+    """Loads ``path`` into ``model``; names and shapes must be the model's, values finite.
+
+    What a defense added to the model that was trained is left for :func:`filled_up`.
+    """
+    found = read_safetensors(path)[0]
+    fill(
+        model,
+        {k: v for k, v in found.items() if k in model.state_dict() or not added(k)},
+        str(path),
+    )
+
+
+def added(name: str) -> bool:
+    """Whether a parameter is one that a defense gives to a model."""
+    return name.startswith(f"{CHILD}.")
+
+
+def spare_weights(path: Path) -> dict[str, Tensor]:
+    """Those weights of a file that belong to what a defense had added to the model."""
+    return {k: v for k, v in read_safetensors(path)[0].items() if added(k)}
+
+
+def filled_up(model: nn.Module, spare: Mapping[str, Tensor], source: str) -> nn.Module:
+    """A defended model with what the defense had learnt; as it is where nothing is known of it.
+
+    A copy, unless there is nothing to fill in.
+    """
+    own = {k: v for k, v in model.state_dict().items() if added(k)}
+    if not own or not spare:
+        return model
+    made = copy.deepcopy(model)
+    fill(made, {**made.state_dict(), **spare}, source)
+    return made
 
 
 def fill(model: nn.Module, found: dict[str, Tensor], source: str) -> None:

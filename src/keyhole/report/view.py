@@ -84,8 +84,11 @@ def defense_name(defense: dict[str, Any]) -> str:
     'pruning(ratio=0.9)'
     """
     usual = parameters(DEFENSES[defense["name"]]())
+    member = DEFENSES[defense["name"]]
     chosen = {
-        k: v for k, v in defense["parameters"].items() if v != usual[k] or not isinstance(v, str)
+        k: v
+        for k, v in defense["parameters"].items()
+        if v != usual[k] or (not isinstance(v, str) and k in (member.headline or usual))
     }
     return spell(defense["name"], chosen)
 

@@ -104,7 +104,6 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
         "'0.weight' pads by name",
     ),
     "samples that see each other": (Mixed, "does not follow from its layer"),
-    "a layer without a part": (Unused, "'spare.weight'"),
     "a transposed convolution": (
         lambda: headed(nn.ConvTranspose2d(1, 4, 3), features=400),
         "fails",
@@ -122,6 +121,15 @@ def test_a_model_that_does_not_factor_says_why(make: Callable[[], nn.Module], re
         dissect(make().requires_grad_(False), (1, 8, 8))
     assert reason in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+def test_a_layer_without_a_part_in_the_logits_is_left_out() -> None:
+    model = Unused().requires_grad_(False)
+    zeros = {n: torch.zeros(VICTIMS, *p.shape) for n, p in model.head.named_parameters("head")}
+    matcher = FactoredMatcher(model, dissect(model, (1, 8, 8)), ThinTargets(zeros, {}, {}))
+    images = torch.randn(VICTIMS, 2, 1, 8, 8, requires_grad=True)
+    match = matcher(images, torch.eye(10)[torch.tensor([[1, 2], [3, 3], [4, 0]])], None)
+    assert set(match.names) == {"head.weight", "head.bias"}
 
 
 def test_shifts_that_the_next_norm_takes_away_are_no_reason_to_refuse() -> None:

@@ -14,7 +14,6 @@ from torch import nn
 from keyhole.attacks import ATTACKS, ITERATIVE, GradViT, Matching
 from keyhole.attacks.matching.objectives import Cosine, SquaredError
 from keyhole.attacks.matching.optimisers import LBFGS, Adam
-from keyhole.attacks.matching.presets import patch_size
 from keyhole.attacks.matching.priors import (
     BatchNormStatistics,
     DropRate,
@@ -202,7 +201,7 @@ def test_where_nothing_is_dropped_no_masks_are_sought(clients: Clients, mlp: nn.
 def test_the_patches_size_is_found(name: str, size: int, expected: tuple[int, int]) -> None:
     found = patch_embedding(build(name, classes=10, channels=1, image_size=size), (1, size, size))
     assert not isinstance(found, str)
-    assert patch_size(found, (1, size, size)) == expected
+    assert found.entrance.patch((1, size, size)) == expected
 
 
 def test_seams_are_those_of_the_models_patches(clients: Clients, vit: nn.Module) -> None:

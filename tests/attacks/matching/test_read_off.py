@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from keyhole.attacks import DropoutInversion
 from keyhole.attacks.matching.problem import Problem
 from keyhole.attacks.matching.read_off import UNKNOWN, read, readable
-from keyhole.defenses import Dropout, Gaussian
+from keyhole.data import load
+from keyhole.defenses import Dropout, Gaussian, Mjp
+from keyhole.federation import LocalTraining
 from keyhole.models import build
 
 Clients = Callable[..., list[Any]]
@@ -111,3 +113,50 @@ def test_what_noise_hides_is_not_read_as_kept(clients: Clients) -> None:
     found = read(Problem.of(client.observation), noisy.gradient())
     wrong = (found == 1) & ~client.masks[0]
     assert not wrong.any()
+
+
+@pytest.fixture(scope="module")
+def vit() -> nn.Module:
+    model = build("vit-small", classes=10, channels=1, image_size=16)
+    model.blocks = model.blocks[:1]
+    return model
+
+
+def test_the_mask_of_a_puzzle_is_read_off(observe: Callable[..., Any], vit: nn.Module) -> None:
+    victim = observe(vit, load("digits", image_size=16), [3], Mjp(gamma=0.4))
+    problem = Problem.of(victim.observation)
+    assert [site.hides for site in problem.sites] == ["pos_embed"]
+    found = read(problem, victim.observation.update.gradient())
+    assert torch.equal(found, victim.masks[0].float())
+    assert not found.all()
+
+
+@pytest.mark.parametrize(
+    ("indices", "training"),
+    [([3, 14], None), ([3], LocalTraining(steps=2, lr=0.1))],
+    ids=["images", "steps"],
+)
+def test_puzzles_of_several_images_or_steps_are_not_read(
+    observe: Callable[..., Any],
+    vit: nn.Module,
+    indices: list[int],
+    training: LocalTraining | None,
+) -> None:
+    """A row was used wherever one of them did not cover it."""
+    data = load("digits", image_size=16)
+    victim = observe(vit, data, indices, Mjp(gamma=0.4), training=training)
+    found = read(Problem.of(victim.observation), victim.observation.update.gradient())
+    assert (found == UNKNOWN).all()
+    attack = DropoutInversion(masks="read", iterations=2)
+    masks = attack(victim.telling("labels").observation).masks
+    assert masks is not None
+    assert masks[0].shape == (2, 16)
+
+
+def test_a_puzzle_whose_positions_were_not_reported_is_not_read(
+    observe: Callable[..., Any], vit: nn.Module
+) -> None:
+    seen = observe(vit, load("digits", image_size=16), [3], Mjp(gamma=0.4)).observation
+    gradient = seen.update.gradient()
+    del gradient["pos_embed"]
+    assert (read(Problem.of(seen), gradient) == UNKNOWN).all()

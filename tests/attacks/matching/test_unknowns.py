@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from keyhole.attacks.matching.problem import Problem
-from keyhole.attacks.matching.unknowns import DropoutMasks, Pixels, SoftLabels
+from keyhole.attacks.matching.unknowns import ConfinedPixels, DropoutMasks, Pixels, SoftLabels
 from keyhole.defenses import Dropout
 from keyhole.models import build
 from keyhole.models.dropout_sites import Site
@@ -35,10 +35,57 @@ def test_pixels_start_as_noise(problem: Problem) -> None:
 
 def test_pixels_stay_between_black_and_white(problem: Problem) -> None:
     far = torch.tensor([-100.0, 100.0]).view(1, 2, 1, 1, 1).expand(1, 2, 1, 8, 8)
-    near = Pixels().project(far, problem)
+    near = Pixels().project(far, problem, {})
     assert near.unique().tolist() == [float(edge) for edge in problem.box]
-    assert torch.equal(Pixels(clamped=False).project(far, problem), far)
+    assert torch.equal(Pixels(clamped=False).project(far, problem, {}), far)
     assert Pixels().render(far, problem) is far
+
+
+@pytest.fixture
+def confined() -> ConfinedPixels:
+    """Four patches of 16 pixels each, cut in an order of their own."""
+    return ConfinedPixels(layout=torch.randperm(64, generator=draws()).view(4, 16))
+
+
+def known(victims: int, rank: int, padded: int = 0) -> dict[str, torch.Tensor]:
+    """Per victim a space of ``rank`` directions, rows of 0 behind, and patches off it."""
+    space = torch.linalg.qr(torch.randn(victims, 16, rank, generator=draws(1)))[0].mT
+    patches = 0.1 * torch.randn(victims, 4, 16, generator=draws(2))
+    rest = patches - (patches @ space.mT) @ space
+    return {"rest": rest, "space": torch.nn.functional.pad(space, (0, 0, 0, padded))}
+
+
+@pytest.mark.parametrize(("rank", "padded"), [(3, 0), (3, 2), (1, 3)])
+def test_confined_pixels_differ_from_what_is_known_within_the_space_alone(
+    problem: Problem, confined: ConfinedPixels, rank: int, padded: int
+) -> None:
+    facts = known(3, rank, padded)
+    value = 0.1 * torch.randn(3, 1, 1, 8, 8, generator=draws(3))
+    found = confined.project(value, problem, facts)
+    assert found.shape == value.shape
+    patches, before = (x.flatten(1)[:, confined.layout] for x in (found, value))
+    space = facts["space"]
+    torch.testing.assert_close(patches - (patches @ space.mT) @ space, facts["rest"])
+    torch.testing.assert_close(patches @ space.mT, before @ space.mT)
+    torch.testing.assert_close(confined.project(found, problem, facts), found)
+
+
+def test_confined_pixels_of_a_whole_space_are_plain_pixels(
+    problem: Problem, confined: ConfinedPixels
+) -> None:
+    facts = {"rest": torch.zeros(2, 4, 16), "space": torch.eye(16).expand(2, -1, -1)}
+    value = 5 * torch.randn(2, 1, 1, 8, 8, generator=draws(3))
+    found = confined.project(value, problem, facts)
+    torch.testing.assert_close(found, Pixels().project(value, problem, {}))
+    assert found.abs().max() < value.abs().max()
+
+
+def test_confined_pixels_where_nothing_is_hidden_are_what_is_known(
+    problem: Problem, confined: ConfinedPixels
+) -> None:
+    facts = {**known(2, 1), "space": torch.zeros(2, 0, 16)}
+    found = confined.project(torch.ones(2, 1, 1, 8, 8), problem, facts)
+    assert torch.equal(found.flatten(1)[:, confined.layout], facts["rest"])
 
 
 def test_label_scores_start_as_noise_over_all_outputs(problem: Problem) -> None:
@@ -66,7 +113,7 @@ def test_masks_of_rare_drops_start_mostly_kept() -> None:
 
 def test_masks_stay_between_dropped_and_kept(problem: Problem) -> None:
     unknown = DropoutMasks(problem.sites)
-    value = unknown.project(torch.tensor([[-1.0, 0.5, 3.0]]), problem)
+    value = unknown.project(torch.tensor([[-1.0, 0.5, 3.0]]), problem, {})
     assert value.tolist() == [[0.0, 0.5, 1.0]]
 
 

@@ -27,6 +27,7 @@ from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.state import Outcome
 from keyhole.attacks.matching.unknowns import SoftLabels
 from keyhole.attacks.workbench import Bare, Workbench
+from keyhole.models.anatomy import without_part
 from keyhole.seeds import generator
 from keyhole.threat import Observation
 
@@ -100,6 +101,18 @@ class Matching(Attack):
         reported = [name for name in names if name in observation.update.change]
         return set() if reported else set(names[:1])
 
+    def observed(self, observation: Observation) -> dict[str, Tensor]:
+        """The gradient that is to be matched."""
+        return observation.update.gradient()
+
+    def told(self, observation: Observation) -> dict[str, Tensor]:
+        """What else the recipe's parts must know of one victim."""
+        return {}
+
+    def finished(self, images: Tensor, observation: Observation) -> Tensor:
+        """What the attack makes of the images that match, ``[B, C, H, W]``."""
+        return images
+
     def reconstruct(self, observation: Observation) -> Reconstruction:
         return next(self.stream([observation], Bare()))
 
@@ -138,14 +151,16 @@ class _Job:
         self.attack, self.problem, self.observations = attack, problem, observations
         self.recipe = attack.whole_recipe(problem)
         self.notes: list[str] = []
+        self.found_out: dict[int, dict[str, Tensor]] = {}
 
     def of(self, victim: int) -> Observation:
         return self.observations[victim // self.attack.trials]
 
     def gradient(self, victim: int) -> dict[str, Tensor]:
         """What was observed of the parameters; clients that share weights share buffers as well."""
-        names = {name for name, _ in self.problem.model.named_parameters()}
-        observed = self.of(victim).update.gradient()
+        idle = without_part(self.problem.model, self.problem.knowledge.shape)
+        names = {name for name, _ in self.problem.model.named_parameters()} - idle
+        observed = self.attack.observed(self.of(victim))
         return {name: tensor for name, tensor in observed.items() if name in names}
 
     def draw(self, victim: int, attempt: int) -> torch.Generator:
@@ -169,8 +184,9 @@ class _Job:
 
     def given(self, victims: Sequence[int]) -> State:
         """What is known of some victims, ``[N, ...]``."""
-        known: State = {}
         like = self.problem.like
+        told = [self.told(victim) for victim in victims]
+        known: State = {n: torch.stack([t[n] for t in told]).to(like) for n in told[0]}
         if self.attack.labels != "sought":
             labels = torch.stack([self.labels(victim) for victim in victims])
             known["labels"] = torch.eye(self.problem.outputs)[labels].to(like)
@@ -180,6 +196,13 @@ class _Job:
             gradients = [self.gradient(victim) for victim in victims]
             known["masks"] = torch.stack([read(self.problem, g) for g in gradients])
         return known
+
+    def told(self, victim: int) -> dict[str, Tensor]:
+        """What the attack found out of a victim beforehand; once for all its trials."""
+        number = victim // self.attack.trials
+        if number not in self.found_out:
+            self.found_out[number] = self.attack.told(self.of(victim))
+        return self.found_out[number]
 
     def labels(self, victim: int) -> Tensor:
         """The labels that were given or inferred; each trial believes them in another order."""
@@ -231,6 +254,7 @@ class _Job:
             return Reconstruction(diagnostics={**facts, "images": 0.0, "loss": -1.0})
         picture = self.recipe.picture
         images = picture.render(outcome.best[picture.name][None], self.problem)[0]
+        images = self.attack.finished(images, self.of(best))
         believed = 1 / (1 + max(outcome.loss, 0.0) / CONVINCING)
         frames = [(when, image.float()) for when, image in history.frames]
         return Reconstruction(

@@ -14,6 +14,7 @@ from keyhole.attacks.matching.precision import computing_in
 from keyhole.attacks.matching.tape import Call, Tape
 from keyhole.attacks.matching.thin import ThinTargets
 from keyhole.errors import one_line
+from keyhole.models.anatomy import without_part
 
 SAME = 2e-3
 """Relative error up to which the probe's gradients count as equal, in float32."""
@@ -41,10 +42,15 @@ def dissect(model: nn.Module, shape: tuple[int, int, int]) -> Anatomy:
     if twice:
         raise DoesNotFactor(f"{twice[0]!r} is used more than once")
     copied = frozenset(i for i, call in enumerate(tape.calls) if call.overwritten)
-    plain = {n: sample_shape(n, p) for n, p in model.named_parameters() if n not in used}
+    idle = without_part(model, shape)
+    plain = {
+        n: sample_shape(n, p)
+        for n, p in model.named_parameters()
+        if n not in used and n not in idle
+    }
     anatomy = Anatomy(plain, copied, positions(tape.calls))
     with computing_in("float32"):
-        check(model, anatomy, names, images, targets)
+        check(model, anatomy, idle, images, targets)
     return anatomy
 
 
@@ -69,10 +75,15 @@ def sample_shape(name: str, parameter: Tensor) -> tuple[int, ...]:
 
 
 def check(
-    model: nn.Module, anatomy: Anatomy, names: dict[int, str], images: Tensor, targets: Tensor
+    model: nn.Module,
+    anatomy: Anatomy,
+    idle: frozenset[str],
+    images: Tensor,
+    targets: Tensor,
 ) -> None:
     """Raises :class:`DoesNotFactor` unless the factored gradients are autograd's."""
-    zeros = {n: torch.zeros(2, *p.shape).to(p) for n, p in model.named_parameters()}
+    named = {n: p for n, p in model.named_parameters() if n not in idle}
+    zeros = {n: torch.zeros(2, *p.shape).to(p) for n, p in named.items()}
     matcher = FactoredMatcher(model, anatomy, ThinTargets(zeros, {}, {}))
     try:
         match = matcher(images, targets, None)
@@ -84,7 +95,7 @@ def check(
     for victim in range(2):
         expected = autograd_gradient(model, images[victim], targets[victim])
         whole = float(torch.stack([g.norm() for g in expected.values()]).norm())
-        for name, gradient in expected.items():
+        for name, gradient in ((n, g) for n, g in expected.items() if n not in idle):
             got = match.gradient(name)[victim]
             if (got - gradient).norm() > SAME * max(float(gradient.norm()), ROUNDING * whole):
                 raise DoesNotFactor(f"the gradient of {name!r} does not follow from its layer")

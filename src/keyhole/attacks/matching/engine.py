@@ -16,6 +16,8 @@ from keyhole.attacks.matching.state import GIVEN, keep
 from keyhole.attacks.matching.unknowns import split_sites
 
 VALUE, BEST = "value.", "best."
+START = "start."
+"""Prefix of what is given as an unknown's first guess."""
 
 
 class Engine:
@@ -36,8 +38,10 @@ class Engine:
         like = self.problem.like
         values = {}
         for unknown in self.recipe.unknowns:
-            first = torch.stack([unknown.start(self.problem, draw) for draw in draws])
-            values[unknown.name] = unknown.project(first.to(like), self.problem)
+            first = given.get(START + unknown.name)
+            if first is None:
+                first = torch.stack([unknown.start(self.problem, draw) for draw in draws])
+            values[unknown.name] = unknown.project(first.to(like), self.problem, given)
         count, device = len(victims), like.device
         return {
             "victim": torch.tensor(victims, device=device),
@@ -50,7 +54,7 @@ class Engine:
             **{BEST + name: value.clone() for name, value in values.items()},
             **self.recipe.optimiser.start(values),
             **self.recipe.schedule.start(count, device),
-            **{GIVEN + name: tensor for name, tensor in given.items()},
+            **{GIVEN + n: tensor for n, tensor in given.items() if not n.startswith(START)},
         }
 
     def step(self, state: State, matcher: Matcher) -> None:
@@ -66,9 +70,10 @@ class Engine:
             lr = self._schedule(state)
             gradients = dict(zip(names, found, strict=True))
             self.recipe.optimiser.step(values, gradients, state, lr)
+            known = {n.removeprefix(GIVEN): t for n, t in state.items() if n.startswith(GIVEN)}
             for unknown in self.recipe.unknowns:
                 value = values[unknown.name]
-                value.copy_(unknown.project(value, self.problem))
+                value.copy_(unknown.project(value, self.problem, known))
 
     def loss(self, values: dict[str, Tensor], state: State, matcher: Matcher) -> Tensor:
         """Objective and priors, ``[N]``."""

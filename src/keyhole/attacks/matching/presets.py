@@ -200,7 +200,7 @@ class GradViT(Matching):
 
     def recipe(self, problem: Problem) -> Recipe:
         embedding = embedding_of(problem.model, problem.knowledge.shape)
-        patch = patch_size(embedding, problem.knowledge.shape)
+        patch = embedding.entrance.patch(problem.knowledge.shape)
         return Recipe(
             objective=SquaredError(relative=True),
             picture=Pixels(),
@@ -255,11 +255,3 @@ def embedding_of(model: Any, shape: tuple[int, int, int]) -> PatchEmbedding:
     found = patch_embedding(model, shape)
     assert not isinstance(found, str)
     return found
-
-
-def patch_size(embedding: PatchEmbedding, shape: tuple[int, int, int]) -> tuple[int, int]:
-    """Height and width of a patch, from the pixels that the first one holds."""
-    _, height, width = shape
-    pixels = embedding.entrance.layout[0] % (height * width)
-    rows, columns = pixels // width, pixels % width
-    return int(rows.max() - rows.min()) + 1, int(columns.max() - columns.min()) + 1

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from keyhole.attacks.matching.problem import Problem
 from keyhole.attacks.matching.tape import Tape
+from keyhole.models.anatomy import patch_embedding
+from keyhole.models.puzzle import Dealer, Puzzle, Rules
 
 UNKNOWN = -1.0
 
@@ -28,6 +30,13 @@ class _Follow(Tape):
         handed: Tensor = x.clone()
         self.handed_on.append(handed)
         return handed
+
+    def cover(
+        self, images: Tensor, rules: Rules, position: str | None, dealer: Dealer | None
+    ) -> Puzzle:
+        puzzle = super().cover(images, rules, position, dealer)
+        self.handed_on.append(puzzle.kept)
+        return puzzle
 
 
 def readable(problem: Problem) -> dict[int, str]:
@@ -45,12 +54,22 @@ def readable(problem: Problem) -> dict[int, str]:
     }
 
 
+def known_positions(problem: Problem, gradient: Tensor) -> Tensor:
+    """A puzzle's mask ``[N]``: the position rows that were not used have no gradient at all."""
+    found = patch_embedding(problem.model, problem.knowledge.shape)
+    assert not isinstance(found, str)
+    rows = gradient.flatten(0, -2)[found.offset : found.offset + found.entrance.tokens]
+    return rows.ne(0).any(1)
+
+
 def read(problem: Problem, gradient: dict[str, Any]) -> Tensor:
     """All masks of one sample side by side, ``[1, elements]``; -1 where nothing can be read."""
     shown = readable(problem)
     pieces = []
     for number, site in enumerate(problem.sites):
         piece = torch.full((site.size,), UNKNOWN)
+        if site.hides in gradient and problem.masked_samples == 1:
+            piece = known_positions(problem, gradient[site.hides])
         if shown.get(number) in gradient:
             kept = gradient[shown[number]].abs().amax(0) > 0
             # Noise leaves no column at 0, an empty update all: then nothing can be read.

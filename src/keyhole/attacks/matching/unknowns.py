@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from keyhole.attacks.matching.problem import Problem
 from keyhole.models.dropout_sites import Site
+
+Known = Mapping[str, Tensor]
 
 
 class Unknown(ABC):
@@ -23,8 +25,8 @@ class Unknown(ABC):
     def start(self, problem: Problem, draw: torch.Generator) -> Tensor:
         """One victim's first guess."""
 
-    def project(self, value: Tensor, problem: Problem) -> Tensor:
-        """The nearest allowed value."""
+    def project(self, value: Tensor, problem: Problem, known: Known) -> Tensor:
+        """The nearest allowed value; ``known`` is what is known of these victims, ``[N, ...]``."""
         return value
 
 
@@ -49,13 +51,35 @@ class Pixels(Picture):
         knowledge = problem.knowledge
         return torch.randn(knowledge.batch_size, *knowledge.shape, generator=draw)
 
-    def project(self, value: Tensor, problem: Problem) -> Tensor:
+    def project(self, value: Tensor, problem: Problem, known: Known) -> Tensor:
         if not self.clamped:
             return value
         return value.clamp(*problem.box)
 
     def render(self, value: Tensor, problem: Problem) -> Tensor:
         return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConfinedPixels(Pixels):
+    """Pixels of one image that are known off a space: ``patch_i = rest_i + (its part in space)``.
+
+    ``known["rest"]`` is ``[N, T, F]``, ``known["space"]`` ``[N, k, F]`` with orthonormal rows or
+    rows of 0, for patches cut as ``layout [T, F]`` says.
+    """
+
+    layout: Tensor
+    on_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    """The layout and its inverse where they were needed: a CUDA graph cannot copy them itself."""
+
+    def project(self, value: Tensor, problem: Problem, known: Known) -> Tensor:
+        if value.device not in self.on_device:
+            layout = self.layout.to(value.device)
+            self.on_device[value.device] = (layout, layout.flatten().argsort())
+        layout, inverse = self.on_device[value.device]
+        patches = super().project(value, problem, known).flatten(1)[:, layout]
+        confined = known["rest"] + (patches @ known["space"].mT) @ known["space"]
+        return confined.flatten(1)[:, inverse].view_as(value)
 
 
 @dataclass(frozen=True)
@@ -86,7 +110,7 @@ class DropoutMasks(Unknown):
         ]
         return torch.cat(kept, dim=1).float()
 
-    def project(self, value: Tensor, problem: Problem) -> Tensor:
+    def project(self, value: Tensor, problem: Problem, known: Known) -> Tensor:
         return value.clamp(0, 1)
 
     def render(self, value: Tensor) -> tuple[Tensor, ...]:
