@@ -5,21 +5,22 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from keyhole.cli.shared import DataDir, Device, Json, at_once, watched
+from keyhole.errors import BadValue
 from keyhole.studies import STUDIES, Study
-from keyhole.studies.base import find_study, require_results
+from keyhole.studies.base import Setting, find_study, require_results
 from keyhole.studies.show import lines as study_lines
 from keyhole.studies.show import listing
 from keyhole.studies.show import rows as study_rows
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="The study: dia.")],
+    name: Annotated[str, typer.Argument(help="The study: dia or mjp.")],
     pieces: Annotated[
         list[str] | None, typer.Argument(help="Pieces to run, 'vit-small*' for several.")
     ] = None,
@@ -29,6 +30,9 @@ def study(
     shown: Annotated[
         bool, typer.Option("--show", help="Show ours beside the paper's, from the results.")
     ] = False,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also draw the paper's figures into this folder.")
+    ] = None,
     results: Annotated[
         Path | None, typer.Option(help="Folder of results; default: results/NAME.")
     ] = None,
@@ -55,21 +59,20 @@ def study(
         return
     if not shown:
         with watched() as bar:
-            for piece in found.run(
-                chosen,
-                results=folder,
+            setting = Setting(
                 runs=runs or Path("runs") / f"study-{name}",
                 data_dir=data_dir,
                 device=device,
                 progress=bar,
-                within=within,
                 victims_at_once=at_once(victims_at_once),
-                victims=victims,
-                iterations=iterations,
-                parity=parity,
-            ):
+                changes={"victims": victims, "iterations": iterations, "parity": parity},
+            )
+            for piece in found.run(chosen, setting, results=folder, within=within):
                 print(f"done: {piece.name}", file=sys.stderr)
     require_results(folder, found)
+    if figures is not None:
+        for path in drawn(found, folder, figures):
+            print(f"drawn: {path}", file=sys.stderr)
     if as_json:
         typer.echo(json.dumps({"study": name, "rows": study_rows(found, folder)}))
     else:
@@ -87,7 +90,20 @@ def tell_pieces(found: Study, folder: Path, *, as_json: bool) -> None:
     console.print(f"{found.title}: {found.paper}", highlight=False)
     for piece in pieces:
         mark = "done" if piece["done"] else "    "
-        clients = f"{piece['clients']} clients of {piece['batch_size']}"
-        attacks = ", ".join(piece["attacks"])
-        line = f"  {mark}  {piece['piece']:<28} {clients:<20} {attacks}"
+        line = f"  {mark}  {piece['piece']:<28} {in_words(piece)}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def in_words(piece: dict[str, Any]) -> str:
+    """What a piece does: clients and attacks of an audit, or its own words."""
+    if "attacks" not in piece:
+        return str(piece["does"])
+    clients = f"{piece['clients']} clients of {piece['batch_size']}"
+    return f"{clients:<20} {', '.join(piece['attacks'])}"
+
+
+def drawn(found: Study, results: Path, folder: Path) -> list[Path]:
+    """The study's figures as pictures."""
+    if found.draw is None:
+        raise BadValue(f"study {found.name!r} has no figures to draw")
+    return found.draw(results, folder)

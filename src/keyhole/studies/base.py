@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,84 @@ from keyhole.audit import AuditResult, Finding, Plan, Progress, Stage, run_plan
 from keyhole.errors import BadValue, RunFolderError
 from keyhole.registry import unknown
 
-KEPT = ("ssim", "psnr", "lpips", "mmd", "mask", "reid", "read")
+RECIPE = ("batch_size", "victims", "seed", "image_size", "repeats")
+"""What a study keeps of how its clients trained."""
+KEPT = ("ssim", "psnr", "mse", "lpips", "fft2d", "mmd", "mask", "reid", "read")
 """Metrics of a row that a study keeps."""
 
 
 @dataclass(frozen=True)
-class Piece:
-    """One stage of an audit, and what the paper reports of it: ``{attack: {metric: value}}``."""
+class Setting:
+    """Where and how pieces are run; ``changes`` go to every audit's stage."""
+
+    runs: Path
+    data_dir: str | None
+    device: str
+    progress: Progress
+    victims_at_once: int | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Piece(ABC):
+    """What is measured in one go, and what the paper reports of it."""
 
     name: str
+    figure: str = field(default="", kw_only=True)
+    paper: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    @abstractmethod
+    def measure(self, study: Study, setting: Setting) -> dict[str, Any]:
+        """The result, as JSON can hold it."""
+
+    def covers(self, known: dict[str, Any], setting: Setting) -> bool:
+        """Whether an earlier result is as good as a new one would be."""
+        return True
+
+    @abstractmethod
+    def about(self) -> dict[str, Any]:
+        """What it does, for a list."""
+
+
+@dataclass(frozen=True)
+class AuditPiece(Piece):
+    """One stage of an audit; ``paper`` is ``{attack: {metric: value}}``."""
+
     stage: Stage
-    paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    figure: str = ""
+
+    def plan(self, study: Study, setting: Setting) -> Plan:
+        title = f"{study.title}: {self.name}"
+        return Plan(title=title, seed=study.seed, stage=(self.stage,)).with_all(**setting.changes)
+
+    def measure(self, study: Study, setting: Setting) -> dict[str, Any]:
+        result = run_plan(
+            self.plan(study, setting),
+            out=setting.runs / self.name,
+            data_dir=setting.data_dir,
+            device=setting.device,
+            progress=setting.progress,
+            victims_at_once=setting.victims_at_once,
+        )
+        return condensed(self, result)
+
+    def covers(self, known: dict[str, Any], setting: Setting) -> bool:
+        """A result over fewer images than asked for does not count."""
+        stage = self.stage.model_copy(update={k: v for k, v in setting.changes.items() if v})
+        return bool(known["images"] >= images_of(stage))
+
+    def about(self) -> dict[str, Any]:
+        return {
+            "model": self.stage.model,
+            "data": self.stage.data,
+            "defense": self.stage.defenses[0],
+            "attacks": list(self.stage.attacks),
+            "clients": self.stage.victims,
+            "batch_size": self.stage.batch_size,
+        }
+
+
+Tables = Callable[["Study", Path], Iterator[str]]
+"""A study's results as lines of text."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +104,10 @@ class Study:
     paper: str
     pieces: tuple[Piece, ...]
     seed: int = 0
+    tables: Tables | None = None
+    """How results are shown; None: one line an attack."""
+    draw: Callable[[Path, Path], list[Path]] | None = None
+    """Draws the paper's figures from the results into a folder, if it can."""
 
     def chosen(self, names: Sequence[str]) -> list[Piece]:
         """The pieces of these names, all without any; ``vit-*`` stands for all that begin so."""
@@ -58,39 +129,23 @@ class Study:
     def run(
         self,
         pieces: Sequence[Piece],
+        setting: Setting,
         *,
         results: Path,
-        runs: Path,
-        data_dir: str | None,
-        device: str,
-        progress: Progress,
         within: float | None = None,
-        victims_at_once: int | None = None,
-        **changes: Any,
     ) -> Iterator[Piece]:
         """Runs pieces that have no result yet, one after the other; each can be interrupted.
 
-        A result over fewer images than asked for does not count.
-        No piece is begun when ``within`` seconds have passed. ``changes`` go to every stage.
+        No piece is begun when ``within`` seconds have passed.
         """
         begun = time.monotonic()
         for piece in pieces:
             if within is not None and time.monotonic() - begun > within:
                 return
-            plan = Plan(title=f"{self.title}: {piece.name}", seed=self.seed, stage=(piece.stage,))
-            plan = plan.with_all(**changes)
             known = read_result(results, piece)
-            if known is not None and known["images"] >= images_of(plan.stage[0]):
+            if known is not None and piece.covers(known, setting):
                 continue
-            result = run_plan(
-                plan,
-                out=runs / piece.name,
-                data_dir=data_dir,
-                device=device,
-                progress=progress,
-                victims_at_once=victims_at_once,
-            )
-            write_result(results, piece, condensed(piece, result))
+            write_result(results, piece, piece.measure(self, setting))
             yield piece
 
 
@@ -98,13 +153,13 @@ def images_of(stage: Stage) -> int:
     return stage.victims * stage.batch_size
 
 
-def condensed(piece: Piece, result: AuditResult) -> dict[str, Any]:
+def condensed(piece: AuditPiece, result: AuditResult) -> dict[str, Any]:
     """A piece's result without what can be computed from it."""
     first = result.findings[0]
     return {
         "piece": piece.name,
         "images": first.victims * piece.stage.batch_size,
-        "stage": {k: first.recipe[k] for k in ("batch_size", "victims", "seed", "image_size")},
+        "stage": {k: first.recipe[k] for k in RECIPE},
         "device": first.recipe["device"],
         "versions": first.versions,
         "rows": {row_name(f): _row(f) for f in result.findings},

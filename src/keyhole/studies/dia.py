@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from keyhole.audit import Stage
-from keyhole.studies.base import Piece, Study
+from keyhole.studies.base import AuditPiece, Piece, Study
 
 IMAGES = 128
 RATES = (0.0, 0.25, 0.5, 0.75)
@@ -85,7 +85,12 @@ def single(model: str, data: str, rate: float) -> Piece:
         client_mode="frozen-norm" if model in FROZEN_NORM else "train",
     )
     figure = "2" if model in ("mlp", "vit-small") else "7"
-    return Piece(piece_name(model, data, rate), stage, published(model, data, rate), figure)
+    return AuditPiece(
+        piece_name(model, data, rate),
+        stage,
+        paper=published(model, data, rate),
+        figure=figure,
+    )
 
 
 def batched(model: str, data: str, rate: float, batch: int) -> Piece:
@@ -100,7 +105,7 @@ def batched(model: str, data: str, rate: float, batch: int) -> Piece:
     )
     known = PAPER_BATCHES.get((model, data, rate, batch))
     paper = {} if known is None else {"dia": {"ssim": known}}
-    return Piece(piece_name(model, data, rate, batch), stage, paper, "6")
+    return AuditPiece(piece_name(model, data, rate, batch), stage, paper=paper, figure="6")
 
 
 def imagenet() -> Piece:
@@ -113,7 +118,7 @@ def imagenet() -> Piece:
         victims=4,
     )
     paper = {"ig": {"ssim": 0.01}, "dia": {"ssim": 0.72}}
-    return Piece("vit-b16-imagenet-p10", stage, paper, "7")
+    return AuditPiece("vit-b16-imagenet-p10", stage, paper=paper, figure="7")
 
 
 def pieces() -> Iterator[Piece]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from keyhole.studies.base import Piece, Study, read_result
+from keyhole.studies.base import AuditPiece, Piece, Study, read_result
 
 COLUMNS = {"ssim": "SSIM", "psnr": "PSNR", "lpips": "LPIPS", "mmd": "MMD", "mask": "mask"}
 DIGITS = {"ssim": 3, "psnr": 1, "lpips": 3, "mmd": 1, "mask": 3}
@@ -17,6 +17,9 @@ def rows(study: Study, results: Path) -> list[dict[str, Any]]:
     found = []
     for piece in study.pieces:
         result = read_result(results, piece)
+        if not isinstance(piece, AuditPiece):
+            found += [] if result is None else [other_row(piece, result)]
+            continue
         ours = {} if result is None else result["rows"]
         for attack in dict.fromkeys([*ours, *piece.paper]):
             row = ours.get(attack)
@@ -24,6 +27,11 @@ def rows(study: Study, results: Path) -> list[dict[str, Any]]:
                 continue
             found.append(_row(piece, attack, row, result))
     return found
+
+
+def other_row(piece: Piece, result: dict[str, Any]) -> dict[str, Any]:
+    """A piece that is no audit."""
+    return {"piece": piece.name, "figure": piece.figure, "ours": result, "paper": dict(piece.paper)}
 
 
 def _row(
@@ -45,6 +53,9 @@ def _row(
 
 def lines(study: Study, results: Path) -> Iterator[str]:
     """The rows for a terminal."""
+    if study.tables is not None:
+        yield from study.tables(study, results)
+        return
     yield f"{study.paper}: mean over images, ours beside the paper's"
     names = ("piece", "attack", "images", "paper", *COLUMNS.values(), "steps")
     yield _line(*names)
@@ -78,12 +89,7 @@ def listing(study: Study, results: Path) -> list[dict[str, Any]]:
             "piece": piece.name,
             "figure": piece.figure,
             "done": read_result(results, piece) is not None,
-            "model": piece.stage.model,
-            "data": piece.stage.data,
-            "defense": piece.stage.defenses[0],
-            "attacks": list(piece.stage.attacks),
-            "clients": piece.stage.victims,
-            "batch_size": piece.stage.batch_size,
+            **piece.about(),
         }
         for piece in study.pieces
     ]
