@@ -366,3 +366,21 @@ def test_a_prepared_model_follows_the_rules_of_another_strength() -> None:
     assert weak.puzzle.rules.gamma == 0.1
     with pytest.raises(DoesNotFit, match="another variant"):
         Mjp(positions="own", dal="none").prepared(weak)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("dal", ["nln", "pca", "none"])
+def test_a_model_on_the_gpu_is_prepared_and_trained_there(dal: str) -> None:
+    plain = build("vit-small", classes=10, channels=1, image_size=16).cuda()
+    data = load("digits", image_size=16)
+    update, _ = defended_update(
+        Mjp(gamma=0.5, dal=dal).prepared(plain),
+        data.images([0, 1]).cuda(),
+        data.labels[:2].cuda(),
+        data=data,
+        defense=Mjp(gamma=0.5, dal=dal),
+        generator=generator(0, "gpu"),
+    )
+    assert all(change.is_cuda for change in update.change.values())
+    assert float(update.change["puzzle.unknown"].norm()) > 0

@@ -64,7 +64,8 @@ class Board(nn.Module):
         """How often each position was known in the last training batch, ``[N]``."""
         if embedding is None or table is None or shape is None:
             return
-        self.register_buffer("places", places(shape, rules.patch), persistent=False)
+        cells = places(shape, rules.patch).to(table.device)
+        self.register_buffer("places", cells, persistent=False)
         width, spread = table.shape[-1], float(table.detach().float().std())
         draw = generator(0, "unknown position")
         if positions == "unknown":
