@@ -16,7 +16,8 @@ from keyhole.defenses.base import ClientSide, Defense
 from keyhole.errors import DoesNotFit
 from keyhole.models.anatomy import PatchEmbedding, Shape, input_shape, position_embedding
 from keyhole.models.block_masks import block_masks
-from keyhole.models.jigsaw import Jigsaw, Localiser, Positions, with_puzzle
+from keyhole.models.board import Localiser, Positions
+from keyhole.models.jigsaw import Jigsaw, with_puzzle
 from keyhole.models.puzzle import Rules
 from keyhole.seeds import generator
 
