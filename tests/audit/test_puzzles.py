@@ -145,3 +145,11 @@ def test_what_a_server_captured_under_mjp_is_read(tmp_path: Path) -> None:
     assert finding.diagnostics["covered"] == 3
     assert finding.diagnostics["residual"] < 1e-4
     assert finding.metrics["ssim"].mean > 0.3
+
+
+def test_captured_clients_cannot_be_asked_again(keyhole: Command, tmp_path: Path) -> None:
+    options = ("--captured", str(tmp_path), "--model", "vit-small", "--data", "digits")
+    code, _, err = keyhole("audit", *options, "--repeats", "3")
+    assert code == 2
+    assert err.startswith("keyhole: repeats: ")
+    assert err.count("\n") == 1

@@ -53,6 +53,8 @@ def captured_scenes(
 ) -> tuple[list[Scene], list[str]]:
     """The scenes of a captured folder, and in words what of it could not be used."""
     assert stage.captured is not None
+    if stage.repeats > 1:
+        raise BadValue("repeats: captured clients sent what they sent; leave it out")
     capture = Capture.open(stage.captured)
     notes = list(capture.problems)
     size = stage.image_size or capture.about.get("image-size")

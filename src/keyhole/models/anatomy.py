@@ -86,6 +86,10 @@ class PatchEmbedding:
     offset: int
     """Its rows before the first patch (class and other prefix tokens)."""
 
+    def rows(self, table: Tensor) -> Tensor:
+        """The patches' rows ``[N, D]`` of the position embedding, or of its gradient."""
+        return table.flatten(0, -2)[self.offset : self.offset + self.entrance.tokens]
+
 
 def input_shape(model: nn.Module) -> Shape | None:
     """The images a model is made for, where it says so: timm's, torchvision's and our ViTs do."""
@@ -257,6 +261,13 @@ def _embedding(probe: nn.Module, entry: Entrance, shape: Shape) -> PatchEmbeddin
         "it has no learned absolute position embedding: no parameter's gradient repeats the "
         "gradient at the patch embedding's output"
     )
+
+
+def known_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding:
+    """The same of a model of which it is known that it has one."""
+    found = patch_embedding(model, shape)
+    assert not isinstance(found, str)
+    return found
 
 
 def _token_rows(gradient: Tensor, tokens: int) -> Tensor:

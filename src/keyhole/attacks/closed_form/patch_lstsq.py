@@ -70,8 +70,7 @@ class PatchLeastSquares(Attack):
         gradient = observation.update.gradient()
         at_weight = gradient[embedding.entrance.weight].cpu()
         rounding = torch.finfo(at_weight.dtype).eps
-        table = gradient[embedding.position].cpu().flatten(0, -2).double()
-        G = table[embedding.offset : embedding.offset + embedding.entrance.tokens]
+        G = embedding.rows(gradient[embedding.position]).cpu().double()
         dE = at_weight.flatten(1).double()
         sigma = known_noise(observation)
         if sigma > 0:

@@ -20,7 +20,7 @@ from keyhole.attacks.matching.problem import Problem
 from keyhole.attacks.matching.read_off import readable
 from keyhole.attacks.matching.recipe import Recipe
 from keyhole.attacks.matching.unknowns import Pixels
-from keyhole.models.anatomy import PatchEmbedding, patch_embedding
+from keyhole.models.anatomy import known_embedding, patch_embedding
 from keyhole.threat import Observation
 
 Labels = Literal["given", "inferred", "sought"]
@@ -161,10 +161,10 @@ class IterativeApril(Matching):
         return [*no_patches(observation), *super().misfits(observation)]
 
     def reads(self, observation: Observation) -> set[str]:
-        return {embedding_of(observation.model, observation.knowledge.shape).position}
+        return {known_embedding(observation.model, observation.knowledge.shape).position}
 
     def recipe(self, problem: Problem) -> Recipe:
-        embedding = embedding_of(problem.model, problem.knowledge.shape)
+        embedding = known_embedding(problem.model, problem.knowledge.shape)
         return Recipe(
             objective=SquaredError(relative=True),
             picture=Pixels(),
@@ -199,7 +199,7 @@ class GradViT(Matching):
         return [*no_patches(observation), *super().misfits(observation)]
 
     def recipe(self, problem: Problem) -> Recipe:
-        embedding = embedding_of(problem.model, problem.knowledge.shape)
+        embedding = known_embedding(problem.model, problem.knowledge.shape)
         patch = embedding.entrance.patch(problem.knowledge.shape)
         return Recipe(
             objective=SquaredError(relative=True),
@@ -249,9 +249,3 @@ def no_patches(observation: Observation) -> list[str]:
     if isinstance(found, str):
         return [f"it needs a ViT with learned absolute position embeddings, but {found}"]
     return []
-
-
-def embedding_of(model: Any, shape: tuple[int, int, int]) -> PatchEmbedding:
-    found = patch_embedding(model, shape)
-    assert not isinstance(found, str)
-    return found

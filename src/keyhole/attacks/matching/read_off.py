@@ -58,8 +58,7 @@ def known_positions(problem: Problem, gradient: Tensor) -> Tensor:
     """A puzzle's mask ``[N]``: the position rows that were not used have no gradient at all."""
     found = patch_embedding(problem.model, problem.knowledge.shape)
     assert not isinstance(found, str)
-    rows = gradient.flatten(0, -2)[found.offset : found.offset + found.entrance.tokens]
-    return rows.ne(0).any(1)
+    return found.rows(gradient).ne(0).any(1)
 
 
 def read(problem: Problem, gradient: dict[str, Any]) -> Tensor:

@@ -19,7 +19,7 @@ from keyhole.attacks.puzzle.reading import covered_cells, embedding_of, read, wi
 from keyhole.attacks.puzzle.smoothness import Cells
 from keyhole.attacks.puzzle.span import smoothed, why_not_readable
 from keyhole.attacks.unshuffle import unshuffle
-from keyhole.models.anatomy import patch_embedding
+from keyhole.models.anatomy import known_embedding
 from keyhole.threat import Observation
 
 
@@ -55,9 +55,8 @@ class PuzzleInversion(InvertingGradients):
         plain = super().recipe(problem)
         if not self.confined:
             return plain
-        found = patch_embedding(problem.model, problem.knowledge.shape)
-        assert not isinstance(found, str)
-        return replace(plain, picture=ConfinedPixels(layout=found.entrance.layout))
+        layout = known_embedding(problem.model, problem.knowledge.shape).entrance.layout
+        return replace(plain, picture=ConfinedPixels(layout=layout))
 
     def observed(self, observation: Observation) -> dict[str, Tensor]:
         return without_localisation(observation)

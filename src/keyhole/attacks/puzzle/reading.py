@@ -25,7 +25,7 @@ from torch import Tensor
 
 from keyhole.attacks.closed_form.linear_algebra import relative_residual
 from keyhole.defenses import DEFENSES, Mjp
-from keyhole.models.anatomy import PatchEmbedding, patch_embedding
+from keyhole.models.anatomy import PatchEmbedding, known_embedding
 from keyhole.models.jigsaw import Jigsaw
 from keyhole.threat import Observation
 from keyhole.update import Update
@@ -59,19 +59,11 @@ def covered_cells(observation: Observation, update: Update | None = None) -> Ten
     """Which patches the client covered: bool ``[N]``."""
     embedding = embedding_of(observation)
     gradient = (update or observation.update).gradient()[embedding.position]
-    return ~patch_rows(gradient, embedding).ne(0).any(1)
+    return ~embedding.rows(gradient).ne(0).any(1)
 
 
 def embedding_of(observation: Observation) -> PatchEmbedding:
-    found = patch_embedding(observation.model, observation.knowledge.shape)
-    assert not isinstance(found, str)
-    return found
-
-
-def patch_rows(table: Tensor, embedding: PatchEmbedding) -> Tensor:
-    """The patches' rows ``[N, D]`` of a position table."""
-    rows = table.flatten(0, -2)
-    return rows[embedding.offset : embedding.offset + embedding.entrance.tokens]
+    return known_embedding(observation.model, observation.knowledge.shape)
 
 
 def without_localisation(
@@ -102,7 +94,7 @@ def read(observation: Observation, update: Update | None = None) -> Reading:
     embedding = embedding_of(observation)
     covered = covered_cells(observation, update).cpu()
     gradient = without_localisation(observation, update)
-    rows = patch_rows(gradient[embedding.position].cpu().double(), embedding)
+    rows = embedding.rows(gradient[embedding.position]).cpu().double()
     at_weight = gradient[embedding.entrance.weight].cpu().double().flatten(1)
     known = rows[~covered]
     rounding = float(
