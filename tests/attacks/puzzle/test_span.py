@@ -13,11 +13,11 @@ from torch import nn
 
 from keyhole.attacks import PatchLeastSquares, PuzzleInversion, PuzzleSpan
 from keyhole.attacks.puzzle.reading import Reading
-from keyhole.attacks.puzzle.smoothness import Cells
 from keyhole.attacks.puzzle.span import smoothed
 from keyhole.defenses import Gaussian, Mjp
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining
+from keyhole.models.anatomy import Entrance
 from keyhole.threat import Server
 from keyhole.update import Update
 
@@ -84,7 +84,7 @@ def test_seen_cells_are_smoothed_before_the_covered_ones(puzzle: Puzzle, vit: nn
     rest = seen.patches - (seen.patches @ space.T) @ space
     reading = Reading(seen.covered[0], space, rest, 0.0)
     layout = torch.arange(3072).view(3, 4, 8, 4, 8).permute(1, 3, 0, 2, 4).reshape(16, 192)
-    cells = Cells.of(layout, (3, 32, 32))
+    cells = Entrance("", layout)
     options = {"rounds": 3, "turns": 30}
     found = smoothed(reading, cells, seen.observation.knowledge, **options)
     nowhere = replace(reading, covered=torch.zeros(16, dtype=torch.bool))

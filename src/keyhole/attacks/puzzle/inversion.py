@@ -16,7 +16,6 @@ from keyhole.attacks.matching.problem import Problem
 from keyhole.attacks.matching.recipe import Recipe
 from keyhole.attacks.matching.unknowns import ConfinedPixels
 from keyhole.attacks.puzzle.reading import covered_cells, embedding_of, read, without_localisation
-from keyhole.attacks.puzzle.smoothness import Cells
 from keyhole.attacks.puzzle.span import smoothed, why_not_readable
 from keyhole.attacks.unshuffle import unshuffle
 from keyhole.models.anatomy import known_embedding
@@ -66,13 +65,12 @@ class PuzzleInversion(InvertingGradients):
             return {}
         reading = read(observation)
         entrance = embedding_of(observation).entrance
-        cells = Cells.of(entrance.layout, observation.knowledge.shape)
-        first = smoothed(reading, cells, observation.knowledge)
+        first = smoothed(reading, entrance, observation.knowledge)
         missing = entrance.tokens - len(reading.space)
         return {
             "rest": reading.rest,
             "space": F.pad(reading.space, (0, 0, 0, missing)),
-            "start.pixels": cells.image(first)[None],
+            "start.pixels": entrance.assemble(first, observation.knowledge.shape)[None],
         }
 
     def finished(self, images: Tensor, observation: Observation) -> Tensor:

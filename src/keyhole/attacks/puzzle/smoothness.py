@@ -9,11 +9,11 @@ smoother than brightness and weigh more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from keyhole.models.anatomy import Entrance
 from keyhole.threat import Knowledge
 
 COLOUR = 3.0
@@ -22,23 +22,6 @@ EDGE = 0.02
 """Differences of neighbouring pixels below this count as noise (in model inputs)."""
 BOX = 1.0
 RIDGE = 1e-7
-
-
-@dataclass(frozen=True)
-class Cells:
-    """Patches and the image they make: ``pixel[p]`` is where pixel p stands in ``[N * F]``."""
-
-    pixel: Tensor
-    shape: tuple[int, int, int]
-
-    @classmethod
-    def of(cls, layout: Tensor, shape: tuple[int, int, int]) -> Cells:
-        """From ``layout [N, F]``, the flat pixel of every value of every patch."""
-        return cls(layout.flatten().argsort(), shape)
-
-    def image(self, patches: Tensor) -> Tensor:
-        """``[N, F]`` as ``[C, H, W]``."""
-        return patches.flatten()[self.pixel].view(self.shape)
 
 
 class Smoothness:
@@ -83,7 +66,7 @@ def opponent(channels: int) -> Tensor:
 def smoothest(
     patches: Tensor,
     space: Tensor,
-    cells: Cells,
+    entrance: Entrance,
     knowledge: Knowledge,
     *,
     moved: Tensor,
@@ -95,11 +78,13 @@ def smoothest(
     Cells of which nothing is known yet, neither moved nor given, are 0 and do not count.
     """
     counted = (moved | patches.ne(0).any(1)).to(patches)
-    measure = Smoothness(knowledge, cells.image(counted[:, None].expand_as(patches)))
+    shape = knowledge.shape
+    whole = counted[:, None].expand_as(patches)
+    measure = Smoothness(knowledge, entrance.assemble(whole, shape))
     where = moved.nonzero()[:, 0]
 
     def image(code: Tensor) -> Tensor:
-        return cells.image(patches.index_add(0, where, code @ space))
+        return entrance.assemble(patches.index_add(0, where, code @ space), shape)
 
     code = torch.zeros(len(where), len(space)).to(patches)
     for _ in range(rounds):

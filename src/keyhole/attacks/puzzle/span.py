@@ -12,8 +12,8 @@ from torch import Tensor
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.closed_form.linear_algebra import in_range
 from keyhole.attacks.puzzle.reading import Reading, combined, embedding_of, mjp_of, read
-from keyhole.attacks.puzzle.smoothness import Cells, smoothest
-from keyhole.models.anatomy import patch_embedding
+from keyhole.attacks.puzzle.smoothness import smoothest
+from keyhole.models.anatomy import Entrance, patch_embedding
 from keyhole.threat import Knowledge, Observation
 
 
@@ -48,13 +48,12 @@ class PuzzleSpan(Attack):
         updates = (*observation.earlier, observation.update)
         readings = [read(observation, update) for update in updates]
         rest, hidden = combined(readings)
-        layout = embedding_of(observation).entrance.layout
-        cells = Cells.of(layout, knowledge.shape)
+        entrance = embedding_of(observation).entrance
         alone = len(readings) == 1
         seen = ~readings[0].covered if alone else torch.ones(len(rest), dtype=torch.bool)
         whole = Reading(~seen, hidden, rest, readings[-1].residual)
-        patches = smoothed(whole, cells, knowledge, rounds=self.rounds, turns=self.turns)
-        image = cells.image(patches)[None]
+        patches = smoothed(whole, entrance, knowledge, rounds=self.rounds, turns=self.turns)
+        image = entrance.assemble(patches, knowledge.shape)[None]
         known = 1 - len(hidden) / min(rest.shape)
         residual = sum(reading.residual for reading in readings) / len(readings)
         return Reconstruction(
@@ -70,7 +69,7 @@ class PuzzleSpan(Attack):
 
 
 def smoothed(
-    reading: Reading, cells: Cells, knowledge: Knowledge, *, rounds: int = 8, turns: int = 100
+    reading: Reading, entrance: Entrance, knowledge: Knowledge, *, rounds: int = 8, turns: int = 100
 ) -> Tensor:
     """The patches ``[N, F]`` of a smooth image: first those that were seen, then the covered."""
     patches, seen = reading.rest, ~reading.covered
@@ -79,7 +78,7 @@ def smoothed(
     for moved in (seen, ~seen):
         if bool(moved.any()):
             patches = smoothest(
-                patches, reading.space, cells, knowledge, moved=moved, rounds=rounds, turns=turns
+                patches, reading.space, entrance, knowledge, moved=moved, rounds=rounds, turns=turns
             )
     return patches
 
