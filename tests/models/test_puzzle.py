@@ -212,7 +212,7 @@ def test_images_that_cannot_be_cut_are_told() -> None:
 
 def dealt(dealer: Dealer, times: int, count: int = 3, gamma: float = 0.3) -> Tensor:
     like = torch.zeros(1)
-    return torch.cat([dealer.deal(count, (14, 14), gamma, like) for _ in range(times)])
+    return torch.cat([dealer.deal(count, (14, 14), gamma, like)[0] for _ in range(times)])
 
 
 def test_a_dealer_never_deals_a_mask_twice() -> None:
@@ -234,10 +234,12 @@ def test_a_dealer_draws_as_often_as_it_must() -> None:
 def test_a_dealer_deals_for_any_grid_and_share() -> None:
     dealer, like = Dealer(), torch.zeros(1)
     for grid, gamma in (((14, 14), 0.1), ((7, 7), 0.1), ((7, 7), 0.9), ((14, 14), 0.5)):
-        masks = dealer.deal(20, grid, gamma, like)
-        assert masks.shape == (20, *grid)
-        covered = float(masks.double().mean())
-        assert covered == pytest.approx(gamma, abs=0.04)
+        kept, order = dealer.deal(20, grid, gamma, like)
+        assert kept.shape == order.shape == (20, grid[0] * grid[1])
+        assert float(1 - kept.double().mean()) == pytest.approx(gamma, abs=0.04)
+        moved = order != torch.arange(order.shape[1])
+        assert moved.any()
+        assert not (moved & kept.bool()).any()
 
 
 def test_copies_of_a_dealer_deal_other_masks() -> None:

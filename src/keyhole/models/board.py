@@ -76,8 +76,8 @@ class Board(nn.Module):
         own = own if own.ndim == 3 else own[None]
         before, patches, after = self.rows(own)
         if self.positions == "unknown":
-            kept = puzzle.kept[..., None]
-            patches = kept * patches + (1 - kept) * self.unknown
+            kept = puzzle.kept[..., None].to(patches.dtype)
+            patches = torch.lerp(self.unknown, patches, kept)
         else:
             patches = patches + (
                 self.index if puzzle.order is None else self.index[0][puzzle.order]
@@ -106,9 +106,9 @@ class Board(nn.Module):
             guessed = (patches - known.mean(0)) @ directions
         else:
             guessed = self.head(patches)
-        off = (guessed - self.places).abs().mean(1)
+        off = (guessed - self.places).abs().sum(1)
         seen = seen.to(off)
-        return (off * seen).sum() / seen.sum().clamp(min=1)
+        return off @ (seen / (2 * seen.sum()).clamp(min=2))
 
 
 def places(shape: Shape, patch: tuple[int, int]) -> Tensor:

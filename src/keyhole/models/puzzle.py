@@ -62,10 +62,10 @@ class Puzzle:
 
 
 class Dealer:
-    """Deals masks from a stack that is drawn at once when it has run out.
+    """Deals puzzles from a stack that is drawn at once when it has run out.
 
     Drawing is a chain of small operations whose time hardly depends on how many are drawn.
-    A copy starts without a stack: clients that copy one model do not draw the same masks, and
+    A copy starts without a stack: clients that copy one model do not draw the same puzzles, and
     whoever is given a copy does not see those that are still to come.
     """
 
@@ -73,20 +73,20 @@ class Dealer:
     """Batches that are drawn at once."""
 
     def __init__(self) -> None:
-        self.stack: Tensor | None = None
-        self.gamma: float | None = None
+        self.stack: tuple[Tensor, Tensor] | None = None
+        self.kind: tuple[object, ...] = ()
 
     def __deepcopy__(self, memo: dict[int, object]) -> Dealer:
         return Dealer()
 
-    def deal(self, count: int, grid: Grid, gamma: float, like: Tensor) -> Tensor:
-        """``count`` masks that were never dealt before, bool ``[count, rows, columns]``."""
-        stack = self.stack
-        fits = stack is not None and stack.shape[1:] == grid and stack.device == like.device
-        if stack is None or not fits or len(stack) < count or gamma != self.gamma:
-            stack = block_masks(self.AHEAD * count, grid, gamma, device=like.device)
-        self.stack, self.gamma = stack[count:], gamma
-        return stack[:count]
+    def deal(self, count: int, grid: Grid, gamma: float, like: Tensor) -> tuple[Tensor, Tensor]:
+        """What is kept and the order, each ``[count, N]``, of puzzles never dealt before."""
+        stack, kind = self.stack, (grid, gamma, like.device, like.dtype)
+        if stack is None or len(stack[0]) < count or kind != self.kind:
+            covered = block_masks(self.AHEAD * count, grid, gamma, device=like.device).flatten(1)
+            stack = (~covered).to(like.dtype), random_orders(covered)
+        self.stack, self.kind = (stack[0][count:], stack[1][count:]), kind
+        return stack[0][:count], stack[1][:count]
 
 
 def lay(
@@ -118,20 +118,19 @@ def drawn(
     device = images.device
     inner = None
     if rules.pixels:
-        covered = torch.ones(count, cells, dtype=torch.bool, device=device)
         size = images.shape[2] * images.shape[3] // cells
         inner = random_orders(torch.ones(count, size, dtype=torch.bool, device=device), generator)
+        kept = images.new_ones(count, cells)
+        order = random_orders(kept > 0, generator)
+    elif dealer is not None:
+        kept, order = dealer.deal(count, grid, rules.gamma, images)
     else:
-        if dealer is None:
-            masks = block_masks(count, grid, rules.gamma, generator=generator, device=device)
-        else:
-            masks = dealer.deal(count, grid, rules.gamma, images)
-        covered = masks.flatten(1)
-    order = random_orders(covered, generator)
+        masks = block_masks(count, grid, rules.gamma, generator=generator, device=device)
+        kept = (~masks.flatten(1)).to(images.dtype)
+        order = random_orders(masks.flatten(1), generator)
     spread = len(images) if rules.alike else -1
-    kept = torch.ones_like(covered) if rules.pixels else ~covered
     return Puzzle(
-        kept.to(images.dtype).expand(spread, -1),
+        kept.expand(spread, -1),
         order.expand(spread, -1),
         None if inner is None else inner.expand(spread, -1),
     )
@@ -169,20 +168,27 @@ def shuffled(images: Tensor, puzzle: Puzzle, rules: Rules) -> Tensor:
         inner = puzzle.pixels[:, None, None, :].expand_as(patches)
         patches = patches.gather(3, inner)
     # Written into a tensor of the images' own layout: convolutions differ in speed by it.
-    return torch.empty_like(images).copy_(paste(patches, images.shape, grid))
+    made = torch.empty_like(images)
+    places = apart(made, grid)
+    places.copy_(patches.view(places.shape))
+    return made
 
 
 def cut(images: Tensor, grid: Grid) -> Tensor:
     """``[B, C, H, W]`` into patches ``[B, N, C, pixels]``, row by row."""
-    batch, channels, height, width = images.shape
-    (rows, columns), (tall, wide) = grid, (height // grid[0], width // grid[1])
-    apart = images.reshape(batch, channels, rows, tall, columns, wide)
-    return apart.permute(0, 2, 4, 1, 3, 5).reshape(batch, rows * columns, channels, tall * wide)
+    return apart(images.contiguous(), grid).flatten(4).flatten(1, 2)
+
+
+def apart(images: Tensor, grid: Grid) -> Tensor:
+    """A view of ``[B, C, H, W]`` by patches, ``[B, rows, columns, C, tall, wide]``."""
+    (batch, channels, height, width), (rows, columns) = images.shape, grid
+    split = images.view(batch, channels, rows, height // rows, columns, width // columns)
+    return split.permute(0, 2, 4, 1, 3, 5)
 
 
 def paste(patches: Tensor, shape: torch.Size, grid: Grid) -> Tensor:
     """Patches ``[B, N, C, pixels]`` put together to ``shape``: the inverse of :func:`cut`."""
     batch, channels, height, width = shape
     (rows, columns), (tall, wide) = grid, (height // grid[0], width // grid[1])
-    apart = patches.reshape(batch, rows, columns, channels, tall, wide)
-    return apart.permute(0, 3, 1, 4, 2, 5).reshape(shape)
+    laid = patches.reshape(batch, rows, columns, channels, tall, wide)
+    return laid.permute(0, 3, 1, 4, 2, 5).reshape(shape)

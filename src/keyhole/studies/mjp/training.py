@@ -76,7 +76,7 @@ def train(
     """Trains ``model`` itself; returns accuracy by epoch and how long a step takes."""
     device = pictures.images.device
     model.to(device)
-    optimiser = torch.optim.AdamW(groups(model, recipe), lr=recipe.lr, fused=device.type == "cuda")
+    optimiser = optimiser_of(model, recipe)
     steps = recipe.epochs * (len(pictures.labels) // recipe.batch_size)
     warm_up = recipe.warm_up * (len(pictures.labels) // recipe.batch_size)
     rate = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda s: schedule(s, warm_up, steps))
@@ -87,9 +87,7 @@ def train(
         for epoch in range(recipe.epochs):
             model.train()
             for x, targets in epoch_batches(pictures, recipe, draw):
-                loss = step(model, x, targets, recipe)
-                nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
-                optimiser.step()
+                loss = step(model, x, targets, recipe, optimiser)
                 rate.step()
             if epoch % 5 == 4 or epoch == recipe.epochs - 1:
                 curve.append((epoch + 1, accuracy(model, test), float(loss.detach())))
@@ -102,8 +100,15 @@ def train(
     }
 
 
-def step(model: nn.Module, x: Tensor, targets: Tensor, recipe: Recipe) -> Tensor:
-    """One forward and backward pass in bfloat16; the gradients are left on the parameters."""
+def optimiser_of(model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+    on_device = next(model.parameters()).is_cuda
+    return torch.optim.AdamW(groups(model, recipe), lr=recipe.lr, fused=on_device)
+
+
+def step(
+    model: nn.Module, x: Tensor, targets: Tensor, recipe: Recipe, optimiser: torch.optim.Optimizer
+) -> Tensor:
+    """One step in bfloat16, gradients clipped; returns its loss."""
     for parameter in model.parameters():
         parameter.grad = None
     with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
@@ -112,6 +117,8 @@ def step(model: nn.Module, x: Tensor, targets: Tensor, recipe: Recipe) -> Tensor
     if isinstance(model, Jigsaw) and model.puzzle.localiser != "none":
         loss = loss + recipe.dal_weight * model.localisation_loss()
     loss.backward()  # type: ignore[no-untyped-call]
+    nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+    optimiser.step()
     return loss
 
 
