@@ -64,8 +64,13 @@ class Victim:
     data: ImageSet
     masks: tuple[Tensor, ...] = ()
 
+    @property
+    def intercepted(self) -> tuple[Tensor, ...]:
+        """The images on their way, as if no defense had changed them."""
+        return (self.images,)
+
     def telling(self, *names: str) -> Victim:
-        """The same victim before an attacker who is told ``labels`` or ``masks``."""
+        """The same victim before an attacker who is told ``labels``, ``masks`` and so on."""
         told = {name: getattr(self, name) for name in names}
         knowledge = replace(self.observation.knowledge, **told)
         return replace(self, observation=replace(self.observation, knowledge=knowledge))

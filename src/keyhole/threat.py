@@ -47,6 +47,8 @@ class Knowledge:
     labels: Tensor | None = None
     masks: tuple[Tensor, ...] | None = None
     """The client's own dropout masks: one bool tensor a site, ``[steps * batch, ...]``."""
+    intercepted: tuple[Tensor, ...] | None = None
+    """The images as they were seen on their way to the client: versions ``[n, C, H, W]``."""
     client_mode: ClientMode = "train"
     """How clients train, as the recipe says: whether layers drop and use batch statistics."""
     defense: DefenseSpec | None = None
@@ -67,6 +69,7 @@ class Knowledge:
         return {
             "labels": self.labels is not None,
             "masks": self.masks is not None,
+            "intercepted": self.intercepted is not None,
             "client_mode": self.client_mode,
             "batch_size": self.batch_size,
             "input": list(self.shape),

@@ -25,6 +25,7 @@ from keyhole.data import ImageSet, load
 from keyhole.defenses import (
     DEFENSES,
     ClientSide,
+    Csvar,
     Defense,
     Dropout,
     Gaussian,
@@ -137,6 +138,10 @@ CASES = {
             "lenet": "it has no `blocks` as timm's ViTs have",
         },
     ),
+    "intercept": Case("mlp", "", {"lenet": "no image was seen on its way"}),
+    "intercept-undo": Case(
+        "mlp", "", {"lenet": "it needs to know the defense on the images"}, against=Csvar()
+    ),
     "mjp-span": PUZZLES,
     "mjp-ig": PUZZLES,
     "labels": Case(
@@ -158,6 +163,11 @@ def quick(name: str) -> Attack:
 
 EVERY = pytest.mark.parametrize(
     "attack", [quick(name) for name in ATTACKS.names()], ids=ATTACKS.names()
+)
+OF_UPDATES = pytest.mark.parametrize(
+    "attack",
+    [quick(name) for name in ATTACKS.names() if ATTACKS[name].reads_update],
+    ids=lambda attack: attack.name,
 )
 DEFENDED = pytest.mark.parametrize(
     "defense",
@@ -302,7 +312,7 @@ def test_updates_of_any_precision_are_borne(
     check_usable(attack(with_update(seen, seen.update.map(lambda name, t: t.to(dtype)))), 1)
 
 
-@EVERY
+@OF_UPDATES
 def test_nothing_is_seen_with_confidence_in_an_empty_update(
     observe: Callable[..., Any], digits: ImageSet, attack: Attack
 ) -> None:
@@ -327,7 +337,7 @@ def test_an_update_that_is_not_finite_is_refused(
         attack(with_update(seen, seen.update.map(spoil)))
 
 
-@EVERY
+@OF_UPDATES
 def test_an_update_without_the_layer_that_is_read_is_refused(
     observe: Callable[..., Any], digits: ImageSet, attack: Attack
 ) -> None:

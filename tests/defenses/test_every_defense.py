@@ -24,6 +24,8 @@ OFF = [
     "pruning(ratio=0)",
     "dropout(p=0)",
     "mjp(gamma=0, positions='own', dal='none')",
+    "csvar(block=64)",
+    "image-noise(sigma=0)",
 ]
 NEARLY_OFF = ["dpsgd(noise=0, clip=1e9)"]
 EVERY = [member() for member in DEFENSES]

@@ -2,6 +2,7 @@
 
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.closed_form import April, LabelInference, LinearLeak, PatchLeastSquares
+from keyhole.attacks.interception import Interception, UndoneInterception
 from keyhole.attacks.matching import (
     DeepLeakage,
     DropoutInversion,
@@ -18,7 +19,15 @@ from keyhole.attacks.puzzle import PuzzleInversion, PuzzleSpan
 from keyhole.attacks.workbench import Workbench
 from keyhole.registry import Registry
 
-CLOSED_FORM = (LinearLeak, PatchLeastSquares, PuzzleSpan, April, LabelInference)
+CLOSED_FORM = (
+    LinearLeak,
+    PatchLeastSquares,
+    PuzzleSpan,
+    April,
+    LabelInference,
+    Interception,
+    UndoneInterception,
+)
 ITERATIVE = (
     DeepLeakage,
     ImprovedDeepLeakage,
@@ -45,6 +54,7 @@ __all__ = [
     "GradInversion",
     "GradViT",
     "ImprovedDeepLeakage",
+    "Interception",
     "InvertingGradients",
     "IterativeApril",
     "LabelInference",
@@ -55,5 +65,6 @@ __all__ = [
     "PuzzleInversion",
     "PuzzleSpan",
     "Reconstruction",
+    "UndoneInterception",
     "Workbench",
 ]

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
+from keyhole.attacks.undoing import UNDOING
 from keyhole.attacks.workbench import Bare, Workbench
+from keyhole.data import denormalise
+from keyhole.data.image_set import normalise
 from keyhole.errors import DoesNotFit
 from keyhole.registry import parameters, spell, switched_off
 from keyhole.threat import Observation
@@ -59,6 +62,10 @@ class Attack(ABC):
     """Whether it is of use only to an attacker who knows the defense."""
     reads_images: ClassVar[bool] = True
     """Whether it looks for images, not for labels alone."""
+    undoes: ClassVar[bool] = True
+    """Whether a known defense on images is undone in what it reads (see :mod:`undoing`)."""
+    reads_update: ClassVar[bool] = True
+    """Whether it looks at the update, and not elsewhere."""
     altered_model: ClassVar[str | None] = None
     """What the server must change in the model before it sends it out; None: nothing."""
 
@@ -90,6 +97,16 @@ class Attack(ABC):
         for observation in observations:
             yield self.reconstruct(observation)
 
+    def others(self, observation: Observation) -> list[Reconstruction]:
+        """What other versions of the client's images show: here, each of its other updates."""
+        alone = [replace(observation, update=u, earlier=()) for u in observation.earlier]
+        return [self.reconstruct(each) for each in alone]
+
+    def knows(self, defense: str) -> bool:
+        """Whether an attacker who knows of ``defense`` gets more by this attack."""
+        undoes = self.undoes and self.reads_images and not self.only_adaptive
+        return defense in self.adapts_to or (undoes and defense in UNDOING)
+
     @final
     def __call__(self, observation: Observation) -> Reconstruction:
         """Attacks one client; raises :class:`DoesNotFit` where the attack does not apply."""
@@ -115,7 +132,34 @@ class Attack(ABC):
                 raise DoesNotFit(
                     f"attack {self.name!r} reads {absent[0]!r}, which the update does not have"
                 )
-        yield from self.stream(observations, bench or Bare())
+        found = self.stream(observations, bench or Bare())
+        for observation, reconstruction in zip(observations, found, strict=True):
+            yield self.undone(reconstruction, observation)
+
+    def undone(self, found: Reconstruction, observation: Observation) -> Reconstruction:
+        """What was read, less a known defense on the images (see :mod:`undoing`)."""
+        known = observation.knowledge
+        concerned = known.defense is not None and known.defense.name in UNDOING
+        if found.images is None or known.defense is None or not (concerned and self.undoes):
+            return found
+        all_found = [*(r.images for r in self.others(observation)), found.images]
+        seen = [
+            denormalise(images, known.mean, known.std).clamp(0, 1)
+            for images in all_found
+            if images is not None and len(images)
+        ]
+        if not seen:
+            return found
+        undone = UNDOING[known.defense.name](seen, known.defense)
+        sure = found.confidence if undone.confidence is None else undone.confidence
+        notes = (*found.notes, undone.note) if undone.note else found.notes
+        return replace(
+            found,
+            images=normalise(undone.images, known.mean, known.std),
+            confidence=None if sure is None or len(sure) != len(undone.images) else sure,
+            notes=notes,
+            frames=(),
+        )
 
     @property
     def called(self) -> str:

@@ -72,8 +72,9 @@ class Cast:
         attacker: Attacker,
         labels: torch.Tensor,
         masks: tuple[torch.Tensor, ...] = (),
+        passed: Sequence[torch.Tensor] = (),
     ) -> Knowledge:
-        """What this attacker is told of a client with these labels and dropout masks."""
+        """What this attacker is told of a client with these labels, dropout masks and images."""
         return Knowledge(
             shape=self.data.shape,
             classes=len(self.data.classes),
@@ -82,6 +83,7 @@ class Cast:
             batch_size=self.stage.batch_size,
             labels=labels.clone() if "labels" in attack.given else None,
             masks=tuple(m.clone() for m in masks) if "masks" in attack.given else None,
+            intercepted=tuple(v.clone() for v in passed) if "intercepted" in attack.given else None,
             client_mode=self.stage.client_mode,
             defense=defense.spec if attacker is not Attacker.NAIVE else None,
             checkpoint_epoch=self.stage.checkpoint_epoch,
@@ -167,7 +169,8 @@ def fallbacks(defense: Defense, made: Cast) -> list[Attack]:
     IG, the attacks that the defense was published with, and those that know it.
     """
     adaptive = [member.name for member in ITERATIVE if defense.name in member.adapts_to]
-    names = dict.fromkeys(("ig", *defense.paper_attacks, *adaptive))
+    published = [name for name in defense.paper_attacks if ATTACKS[name].reads_update]
+    names = dict.fromkeys(("ig", *published, *adaptive))
     found = [untold(tuned(ATTACKS[name](), made.stage), made.scored) for name in names]
     return [in_all_orders(attack, made.orders) for attack in found]
 

@@ -19,6 +19,7 @@ from keyhole.audit.scene import Row, Scene, Skipped
 from keyhole.audit.scoring import Blind, Judge
 from keyhole.audit.store import Store
 from keyhole.audit.tally import RowTally, SceneTally
+from keyhole.audit.tap import Tapped
 from keyhole.audit.verdict import Verdict, verdicts
 from keyhole.defenses.base import Memory
 from keyhole.federation import defended_update
@@ -151,45 +152,49 @@ def play_chunk(
     """Some of a scene's clients: each trains once, then every attacker attacks them all."""
     progress = desk.progress
     tally = SceneTally.empty(len(scene.rows))
-    observations: list[Observation] = []
-    masks: list[tuple[torch.Tensor, ...]] = []
+    clients: list[Client] = []
     doing = "clients train" if scene.captured is None else "updates are read"
     progress.show(f"{scene.cast.stage.model}, {scene.defense}: {doing}")
     for victim in chunk:
         started = time.perf_counter()
-        observation, drawn = observe(scene, victim, tally)
-        observations.append(observation)
-        masks.append(drawn)
+        clients.append(observe(scene, victim, tally))
         tally.client_seconds += time.perf_counter() - started
         progress.advance(1)
     for number, row in enumerate(scene.rows):
         progress.show(f"{scene.cast.stage.model}, {scene.defense}: {row.attack} ({row.attacker})")
         labels = [scene.cast.data.labels[list(scene.cast.victims[v])] for v in chunk]
         told = [
-            replace(o, knowledge=scene.knowledge(row, y, m))
-            for o, y, m in zip(observations, labels, masks, strict=True)
+            replace(c.observation, knowledge=scene.knowledge(row, y, c.masks, c.passed))
+            for c, y in zip(clients, labels, strict=True)
         ]
         state = f"{name}-{chunk.start}-{number}"
         bench = AuditBench(state, desk.store, progress, desk.victims_at_once)
         found = row.attack.on_many(told, bench)
-        for victim, drawn in zip(chunk, masks, strict=True):
+        for victim, client in zip(chunk, clients, strict=True):
             started = time.perf_counter()
             reconstruction = next(found)
             seconds = time.perf_counter() - started
-            seen = judge.score(victim, reconstruction, drawn)
+            seen = judge.score(victim, reconstruction, client.masks)
             tally.rows[number].add(seen, reconstruction, seconds)
             tally.keep(victim, number, judge.truth(victim), seen)
             progress.advance(1)
     return tally
 
 
-def observe(
-    scene: Scene, victim: int, tally: SceneTally
-) -> tuple[Observation, tuple[torch.Tensor, ...]]:
-    """One client trains under the defense; the server receives its update.
+@dataclass(frozen=True)
+class Client:
+    """What the server saw of one client, and what only some attackers are told.
 
-    The client's dropout masks come beside it: the judge needs them, and attackers who are told.
+    The judge needs the dropout masks; ``passed`` are the images on their way to the client.
     """
+
+    observation: Observation
+    masks: tuple[torch.Tensor, ...] = ()
+    passed: tuple[torch.Tensor, ...] = ()
+
+
+def observe(scene: Scene, victim: int, tally: SceneTally) -> Client:
+    """One client trains under the defense; the server receives its update."""
     made = scene.cast
     assert scene.server is not None
     like = next(scene.model.parameters())
@@ -197,10 +202,11 @@ def observe(
     labels = made.data.labels[indices]
     if scene.captured is not None:
         knowledge = scene.knowledge(scene.rows[0], labels)
-        return scene.server.receive(scene.captured[victim], knowledge, client=victim), ()
+        return Client(scene.server.receive(scene.captured[victim], knowledge, client=victim))
     draw = generator(made.seed, "client", victim)
     sent: list[Update] = []
     memory: Memory = {}
+    line = Tapped(scene.defense)
     for _ in range(made.stage.repeats):
         record = Record()
         update, telemetry = defended_update(
@@ -208,7 +214,7 @@ def observe(
             made.data.images(indices).to(like),
             labels.to(like.device),
             data=made.data,
-            defense=scene.defense,
+            defense=line if scene.defense.images_travel else scene.defense,
             generator=draw,
             training=made.training,
             record=record,
@@ -218,7 +224,7 @@ def observe(
     tally.telemetry.append(telemetry)
     knowledge = scene.knowledge(scene.rows[0], labels, record.by_site())
     seen = scene.server.receive(sent[-1], knowledge, client=victim, earlier=sent[:-1])
-    return seen, record.by_site()
+    return Client(seen, record.by_site(), tuple(line.passed))
 
 
 def conclude(

@@ -50,10 +50,14 @@ class Scene:
     notes: tuple[str, ...] = ()
 
     def knowledge(
-        self, row: Row, labels: torch.Tensor, masks: tuple[torch.Tensor, ...] = ()
+        self,
+        row: Row,
+        labels: torch.Tensor,
+        masks: tuple[torch.Tensor, ...] = (),
+        passed: Sequence[torch.Tensor] = (),
     ) -> Knowledge:
-        """What the attacker of ``row`` is told of a client with these labels and dropout masks."""
-        return self.cast.knowledge(self.defense, row.attack, row.attacker, labels, masks)
+        """What the attacker of ``row`` is told of a client with these labels, masks and images."""
+        return self.cast.knowledge(self.defense, row.attack, row.attacker, labels, masks, passed)
 
 
 def scenes(casts: Sequence[Cast]) -> list[Scene]:
@@ -108,8 +112,11 @@ def untried(defense: Defense) -> list[str]:
 
 
 def concerns(attack: Attack, made: Cast, defense: Defense) -> bool:
-    """Whether it is worth a word that an attack on one defense does not apply to another."""
-    return made.chosen or not attack.only_adaptive or defense.name in attack.adapts_to
+    """Whether it is worth a word that an attack does not apply to this defense."""
+    if made.chosen:
+        return True
+    elsewhere = attack.only_adaptive and defense.name not in attack.adapts_to
+    return not elsewhere and (attack.reads_update or defense.images_travel)
 
 
 def scene_of(
@@ -117,7 +124,7 @@ def scene_of(
 ) -> Scene:
     attacks = [attack for attack in attacks if concerns(attack, made, defense)]
     rows, skipped = _rows(made, defense, attacks, server)
-    if not made.chosen and not any(row.attack.reads_images for row in rows):
+    if not made.chosen and not any(r.attack.reads_images and r.attack.reads_update for r in rows):
         more, refused = _rows(made, defense, fallbacks(defense, made), server)
         rows, skipped = [*rows, *more], [*skipped, *refused]
     elif not made.chosen:
@@ -155,10 +162,16 @@ def why_not(attack: Attack, server: Server, made: Cast, defense: Defense) -> lis
     update = Update(zeros, made.stage.steps, made.stage.lr or 1.0, made.stage.batch_size)
     if made.stage.captured is not None and "masks" in attack.given:
         return ["nobody knows the dropout masks of a captured client"]
+    if "intercepted" in attack.given and not defense.images_travel:
+        return ["under this defense no image leaves the client"]
+    if "intercepted" in attack.given and made.stage.captured is not None:
+        return ["a captured folder holds updates, no images on their way"]
     if not made.scored and "labels" in attack.given:
         return ["nobody knows the labels of this client's images"]
     labels = torch.zeros(made.stage.batch_size, dtype=torch.long)
-    knowledge = made.knowledge(defense, attack, attackers(attack, defense)[0], labels)
+    blank = torch.zeros(made.stage.batch_size, *made.data.shape)
+    kind = attackers(attack, defense)[0]
+    knowledge = made.knowledge(defense, attack, kind, labels, passed=(blank,))
     seen = server.receive(update, knowledge)
     reasons = attack.misfits(seen)
     absent = [] if reasons else sorted(attack.reads(seen) - set(zeros))
@@ -168,7 +181,7 @@ def why_not(attack: Attack, server: Server, made: Cast, defense: Defense) -> lis
 def attackers(attack: Attack, defense: Defense) -> list[Attacker]:
     """Who uses this attack against this defense."""
     first = Attacker.PAPER if attack.name in defense.paper_attacks else Attacker.NAIVE
-    knows = defense.name in attack.adapts_to and not isinstance(defense, NoDefense)
+    knows = attack.knows(defense.name) and not isinstance(defense, NoDefense)
     if knows and attack.only_adaptive:
         return [Attacker.ADAPTIVE]
     return [first, Attacker.ADAPTIVE] if knows else [first]

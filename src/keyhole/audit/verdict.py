@@ -124,4 +124,5 @@ def _words(
     count = len(worst.metrics["read"].per_image)
     seen = round(share * count)
     server = "" if worst.honest else ", by a server that alters the model"
+    server = ", from the images on their way" if worst.knowledge.get("intercepted") else server
     return f"broken by {worst.attack} ({worst.attacker}): {seen} of {count} images read{server}"

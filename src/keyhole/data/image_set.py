@@ -42,6 +42,8 @@ class ImageSet:
     groups: Tensor | None = None
     users: Tensor | None = None
     """Whose image is whose, where that is known."""
+    versions: tuple[Pixels, ...] = ()
+    """Readers of the images' versions, one for each epoch, where they have several."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,20 +53,29 @@ class ImageSet:
         """Channels, height, width of one image."""
         return (len(self.mean), *self.size)
 
-    def images(self, indices: Sequence[int]) -> Tensor:
-        """The images at ``indices``, float32 ``[n, C, H, W]`` in [0, 1]."""
+    def images(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
+        """The images at ``indices``, float32 ``[n, C, H, W]`` in [0, 1].
+
+        Where they have versions, the one for ``epoch``; they are used in turns.
+        """
         if not len(indices):
             return torch.empty(0, *self.shape)
-        return self.pixels(indices).to(torch.float32) / 255
+        read = self.versions[epoch % len(self.versions)] if self.versions else self.pixels
+        return read(indices).to(torch.float32) / 255
 
     def normalise(self, images: Tensor) -> Tensor:
         """From [0, 1] to what the model is fed: ``(x - mean) / std`` per channel."""
-        return (images - per_channel(self.mean, images)) / per_channel(self.std, images)
+        return normalise(images, self.mean, self.std)
 
 
 def per_channel(values: Sequence[float], like: Tensor) -> Tensor:
     """``values`` shaped to broadcast over ``[n, C, H, W]`` in ``like``'s type and place."""
     return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """From [0, 1] to what the model is fed."""
+    return (images - per_channel(mean, images)) / per_channel(std, images)
 
 
 def denormalise(inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:

@@ -75,6 +75,8 @@ class Defense(ABC):
     """The parameters that tables always tell (all numbers, without); others only if unusual."""
     paper_attacks: ClassVar[tuple[str, ...]] = ()
     """The attacks that this defense's paper measured it with."""
+    images_travel: ClassVar[bool] = False
+    """Whether it is also meant for images on their way to the client, where they can be seen."""
 
     def misfits(self, model: nn.Module) -> list[str]:
         """Why this defense cannot protect ``model``; empty where it can."""

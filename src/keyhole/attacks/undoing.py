@@ -1,0 +1,99 @@
+"""What an attacker who knows a defense on images makes of the images that an attack reads.
+
+An attack on the update, or on the line, sees what the client was shown: shuffled or noisy images.
+Whoever knows the defense undoes what can be undone, with all versions that were seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from skimage.restoration import denoise_nl_means
+from torch import Tensor
+from torch.nn import functional as F
+
+from keyhole.attacks.unshuffle.regions import combined, solve, thumbnail
+from keyhole.defenses import DefenseSpec
+from keyhole.defenses.regions import region_side
+
+SURE = 0.4
+"""Who expects a smaller share of the blocks to lie right shows the mean of what may be."""
+LEAST = 4
+"""Regions of a smaller side have no sixteen blocks to be put in order."""
+
+
+@dataclass(frozen=True)
+class Undone:
+    """Images in [0, 1] with the defense taken off, and how sure the attacker is of each."""
+
+    images: Tensor
+    confidence: Tensor | None = None
+    note: str = ""
+
+
+Undoing = Callable[[Sequence[Tensor], DefenseSpec], Undone]
+"""Versions of the same images, each ``[n, C, H, W]`` in [0, 1], and the defense's parameters."""
+
+
+def unshuffled(versions: Sequence[Tensor], defense: DefenseSpec) -> Undone:
+    """The puzzle solved region by region; several versions show the same blocks, less noisily."""
+    first = versions[-1]
+    if region_side(*first.shape[-2:]) < LEAST:
+        return Undone(first, note="the image is too small to have blocks")
+    if defense.parameters.get("channels") != "apart" or defense.parameters.get("block"):
+        return Undone(first, note="only the usual reading of CSVAR is un-shuffled: channels apart")
+    means = [thumbnail(version) for version in versions]
+    aligned = [v[matched(m, means[-1])] for v, m in zip(versions, means, strict=True)]
+    solved = solve(combined(torch.stack(aligned[::-1]).float()))
+    sure = (solved.confidence >= SURE)[:, None, None, None]
+    return Undone(torch.where(sure, solved.images, solved.expected), solved.confidence)
+
+
+def denoised(versions: Sequence[Tensor], defense: DefenseSpec) -> Undone:
+    """The mean of all versions, then non-local means for the noise left (Buades et al. 2005)."""
+    last = versions[-1]
+    aligned = [version[matched(version, last)] for version in versions]
+    mean = torch.stack(aligned).mean(0)
+    known = float(defense.parameters["sigma"]) / 255 / len(versions) ** 0.5
+    cleaned = [smooth(image, min(known, noise_left(image))) for image in mean]
+    return Undone(torch.stack(cleaned))
+
+
+def noise_left(image: Tensor) -> float:
+    """The deviation of the noise in ``image [C, H, W]`` (Immerkaer 1996).
+
+    By a difference of two Laplacians, which smooth images hardly answer to. An attack that prefers
+    smooth images has taken some of the noise off already.
+    """
+    kernel = torch.tensor([[1.0, -2, 1], [-2, 4, -2], [1, -2, 1]], dtype=torch.double)
+    answer = F.conv2d(image[:, None].double(), kernel[None, None].to(image.device))
+    return float((math.pi / 2) ** 0.5 / 6 * answer.abs().mean())
+
+
+def smooth(image: Tensor, sigma: float) -> Tensor:
+    """One image ``[C, H, W]`` with noise of a known deviation taken off."""
+    if sigma == 0:
+        return image
+    pixels = image.permute(1, 2, 0).double().cpu().numpy()
+    found = denoise_nl_means(
+        pixels, patch_size=5, patch_distance=7, h=0.8 * sigma, sigma=sigma, channel_axis=-1
+    )
+    laid = np.ascontiguousarray(found.reshape(pixels.shape))
+    return torch.from_numpy(laid).permute(2, 0, 1).to(image)
+
+
+def matched(images: Tensor, wanted: Tensor) -> Tensor:
+    """Which of ``images [n, ...]`` goes with each of ``wanted [n, ...]``: by least distance."""
+    if len(images) != len(wanted):
+        return torch.zeros(len(wanted), dtype=torch.long)
+    distance = torch.cdist(wanted.flatten(1).double(), images.flatten(1).double())
+    return torch.from_numpy(linear_sum_assignment(distance.cpu().numpy())[1]).to(images.device)
+
+
+UNDOING: dict[str, Undoing] = {"csvar": unshuffled, "image-noise": denoised}
+"""By the name of the defense."""

@@ -1,0 +1,203 @@
+"""Puts the blocks of CSVAR's images in order. It never sees the truth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from keyhole.attacks.unshuffle.regions.belief import TINY, beliefs
+from keyhole.attacks.unshuffle.regions.blocks import (
+    by_content,
+    check_guide,
+    in_place,
+    is_odd,
+    least,
+    pools,
+    taken,
+)
+from keyhole.attacks.unshuffle.regions.cells import CELLS, Cells, cells, paste, picked
+from keyhole.attacks.unshuffle.regions.planes import matched
+from keyhole.attacks.unshuffle.regions.seams import Seams, seams
+from keyhole.attacks.unshuffle.regions.thumbnails import thumbnail
+from keyhole.defenses.csvar import Csvar, check
+from keyhole.defenses.regions import region_side, sensitive, zones
+from keyhole.errors import BadValue, DoesNotFit
+
+SCHEDULES = ((2.0, 0.5), (4.0, 0.3), (0.4, 0.4))
+"""First and last temperature of the beliefs. None is the best for all images: the arrangement
+whose seams cost least is kept."""
+ROUNDS = 40
+AT_ONCE = {"cpu": 1 << 10, "cuda": 1 << 16}
+"""Regions that are solved together, by kind of device; others count as cuda."""
+ALIKE = 1e-3
+"""Blocks that differ by less than this are the same to anyone who looks."""
+
+
+@dataclass(frozen=True)
+class Solved:
+    """Images ``[B, C, H, W]`` put in order, and what the attacker itself thinks of them."""
+
+    images: Tensor
+    """The shuffled images' own blocks, in the order found."""
+    expected: Tensor
+    """The mean of all arrangements by the attacker's beliefs: blurred where it does not know."""
+    sources: Tensor
+    """For each pixel its number in the shuffled image, int64 ``[B, C, H, W]``."""
+    confidence: Tensor
+    """``[B]``: the share of blocks that the attacker expects to be right."""
+
+
+def solve(
+    shuffled: Tensor,
+    *,
+    defense: Csvar | None = None,
+    guide: Tensor | None = None,
+    weight: float = 5.0,
+    fine: Tensor | None = None,
+) -> Solved:
+    """Puts the blocks of ``shuffled [B, C, H, W]``, floats in [0, 1], in order.
+
+    ``defense``: as the attacker knows it. ``guide [B, C, H, W]``: a guess of the original, which
+    adds ``weight * |guide - block|^2`` to the cost, in nats, of a block in a place. ``fine``:
+    which regions have the finer blocks, bool ``[B, rows, columns]``; by default the shuffled image
+    tells, and noise on it may mislead.
+
+    >>> solve(Csvar().on_images(torch.rand(2, 3, 32, 32))).images.shape
+    torch.Size([2, 3, 32, 32])
+    """
+    defense = defense or Csvar()
+    check(shuffled)
+    if not shuffled.is_floating_point() or not bool(shuffled.isfinite().all()):
+        raise BadValue("solve takes finite floats in [0, 1]")
+    if guide is not None:
+        check_guide(shuffled, guide)
+    if defense.channels == "mixed":
+        raise DoesNotFit("blocks that changed planes (channels='mixed') are not put in order")
+    flags = sensitive(shuffled) if fine is None else fine
+    limit = AT_ONCE.get(shuffled.device.type, AT_ONCE["cuda"])
+    step = max(1, limit // flags[0].numel()) if len(flags) else 1
+    parts = [
+        solve_some(
+            shuffled[i : i + step],
+            flags[i : i + step],
+            defense,
+            None if guide is None else guide[i : i + step].to(shuffled),
+            weight,
+        )
+        for i in range(0, max(1, len(shuffled)), step)
+    ]
+    return Solved(
+        images=torch.cat([part.images for part in parts]),
+        expected=torch.cat([part.expected for part in parts]),
+        sources=torch.cat([part.sources for part in parts]),
+        confidence=torch.cat([part.confidence for part in parts]),
+    )
+
+
+def solve_some(
+    shuffled: Tensor, fine: Tensor, defense: Csvar, guide: Tensor | None, weight: float
+) -> Solved:
+    """:func:`solve` of so many images as fit."""
+    height, width = shuffled.shape[-2:]
+    parts = cells(shuffled, fine, defense.block)
+    hints = None if guide is None else guided(parts, guide, weight)
+    numbers = torch.arange(CELLS, device=shuffled.device)
+    partners = numbers.expand(parts.items.shape[:5])
+    if defense.channels == "apart" and shuffled.shape[1] > 1:
+        partners = torch.where(parts.real, matched(parts, hints), numbers)
+    coloured = picked(parts.items, partners)
+    alone = None if hints is None else hints.gather(-1, spread(partners, hints)).sum(1)
+    order, belief = arranged(seams(parts, coloured), parts, alone)
+    order = torch.where(parts.real, order, numbers)
+
+    places = picked(picked(parts.of(in_place(shuffled)), partners), in_planes(order, partners))
+    sources = paste(places, height, width)
+    sources = with_odd_zones(shuffled, sources, fine, defense.block, guide)
+    images = taken(shuffled, sources)
+    mean = (belief[:, None] @ coloured.flatten(5)).view_as(coloured)
+    known = parts.real[..., None, None].expand(mean.shape[2:])
+    return Solved(
+        images=images,
+        expected=paste(torch.where(known, mean, parts.of(images)), height, width),
+        sources=sources,
+        confidence=certainty(coloured, order, belief, parts),
+    )
+
+
+def spread(partners: Tensor, hints: Tensor) -> Tensor:
+    """Numbers of items ``[B, C, R, Q, 16]``, the same for each cell of ``hints``."""
+    return partners[..., None, :].expand_as(hints)
+
+
+def in_planes(order: Tensor, partners: Tensor) -> Tensor:
+    """An order ``[B, R, Q, 16]`` for every plane."""
+    return order[:, None].expand_as(partners)
+
+
+def guided(parts: Cells, guide: Tensor, weight: float) -> Tensor:
+    """Costs of items (last axis) in cells by the guide, ``[B, C, R, Q, 16, 16]``."""
+    wanted, items = parts.of(guide).flatten(5), parts.items.flatten(5)
+    costs = weight * torch.cdist(wanted, items).square()
+    return torch.stack([parts.as_blocks(plane) + parts.cannot for plane in costs.unbind(1)], 1)
+
+
+def arranged(costs: Seams, parts: Cells, alone: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The order of least cost found, ``[B, R, Q, 16]``, and the beliefs that led to it."""
+    orders, found, totals = [], [], []
+    for first, last in SCHEDULES:
+        belief = beliefs(costs, parts, alone, np.geomspace(first, last, ROUNDS).tolist())
+        order = least(parts.as_blocks(-(belief + TINY).log()) + parts.cannot)
+        total = costs.total(order)
+        if alone is not None:
+            total = total + alone.gather(-1, order[..., None]).flatten(1).sum(1)
+        orders.append(order)
+        found.append(belief)
+        totals.append(total)
+    best = torch.stack(totals).argmin(0)
+    each = torch.arange(len(best), device=best.device)
+    return torch.stack(orders)[best, each], torch.stack(found)[best, each]
+
+
+def certainty(coloured: Tensor, order: Tensor, belief: Tensor, parts: Cells) -> Tensor:
+    """The mean belief ``[B]`` in what cells show; items that look alike speak for each other."""
+    looks = coloured.movedim(1, 4).flatten(4)
+    alike = torch.cdist(looks, looks, p=float("inf")) < ALIKE
+    shown = alike.gather(-2, order[..., None].expand_as(alike))
+    sure = (belief * shown).sum(-1).clamp_max(1) * parts.real
+    return sure.flatten(1).sum(1) / parts.real.sum().clamp_min(1)
+
+
+def with_odd_zones(
+    shuffled: Tensor, sources: Tensor, fine: Tensor, block: int | None, guide: Tensor | None
+) -> Tensor:
+    """``sources``, in which strips of odd blocks have been put in order too.
+
+    Where an image's side leaves a rest that no block of S/4 divides, blocks are too small to be
+    judged by seams: they are laid so that the strip goes on as the image beside it ends.
+    """
+    height, width = shuffled.shape[-2:]
+    side = region_side(height, width)
+    if not any(is_odd(zone, side) for zone in zones(height, width, block)):
+        return sources
+    found = taken(shuffled, sources)
+    like = gone_on(found, side) if guide is None else guide
+    return taken(sources, by_content(found, like, pools(found, fine, block, odd_only=True)))
+
+
+def gone_on(found: Tensor, side: int) -> Tensor:
+    """The image with its odd strips overwritten by the last pixels before them."""
+    height, width = (in_order(length, side) for length in found.shape[-2:])
+    if not height or not width:
+        return thumbnail(found)
+    rest = (0, found.shape[-1] - width, 0, found.shape[-2] - height)
+    return F.pad(found[..., :height, :width], rest, mode="replicate")
+
+
+def in_order(length: int, side: int) -> int:
+    """How much of an axis has blocks of S/4 and above."""
+    rest = length % side
+    return length if rest % (side // 4) == 0 else length - rest

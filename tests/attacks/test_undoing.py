@@ -1,0 +1,82 @@
+"""What an attacker makes of images whose defense he knows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from keyhole.attacks.undoing import UNDOING, denoised, matched, noise_left, unshuffled
+from keyhole.data import load
+from keyhole.defenses import DEFENSES, ClientSide, Csvar, ImageNoise
+from keyhole.metrics import psnr, ssim
+from keyhole.seeds import generator
+
+
+@pytest.fixture(scope="module")
+def photos() -> torch.Tensor:
+    return load("photos", image_size=64).images([0, 1])
+
+
+def test_every_defense_that_lets_images_travel_can_be_undone() -> None:
+    assert set(UNDOING) == {name for name in DEFENSES.names() if DEFENSES[name].images_travel}
+
+
+def test_the_noise_in_an_image_is_measured(photos: torch.Tensor) -> None:
+    flat = torch.full((3, 64, 64), 0.5)
+    noise = torch.randn(flat.shape, generator=generator(0))
+    for sigma in (0.02, 0.1, 0.2):
+        assert noise_left(flat + sigma * noise) == pytest.approx(sigma, rel=0.05)
+    assert noise_left(flat) == 0
+    assert noise_left(photos[0]) < 0.05
+
+
+def test_denoising_helps_and_never_needs_the_truth(photos: torch.Tensor) -> None:
+    defense, side = ImageNoise(), ClientSide(generator(0))
+    versions = [defense.on_images(photos, side) for _ in range(4)]
+    noisy = psnr(versions[-1], photos, data_range=1.0).mean()
+    one = psnr(denoised(versions[-1:], defense.spec).images, photos, data_range=1.0).mean()
+    four = psnr(denoised(versions, defense.spec).images, photos, data_range=1.0).mean()
+    assert noisy + 4 < one
+    assert one + 2 < four
+
+
+def test_versions_in_another_order_are_matched(photos: torch.Tensor) -> None:
+    defense, side = ImageNoise(), ClientSide(generator(0))
+    one, two = (defense.on_images(photos, side) for _ in range(2))
+    straight = denoised([one, two], defense.spec).images
+    assert torch.equal(denoised([one.flip(0), two], defense.spec).images, straight)
+    shuffle = Csvar()
+    one, two = (shuffle.on_images(photos, side) for _ in range(2))
+    straight = unshuffled([one, two], shuffle.spec).images
+    assert torch.equal(unshuffled([one.flip(0), two], shuffle.spec).images, straight)
+
+
+def test_nearest_pairs() -> None:
+    things = torch.tensor([[0.0], [5.0], [9.0]])
+    assert matched(things, torch.tensor([[8.0], [1.0], [4.0]])).tolist() == [2, 0, 1]
+
+
+def test_a_shuffled_image_is_put_together_again(photos: torch.Tensor) -> None:
+    hidden = Csvar().on_images(photos, ClientSide(generator(0)))
+    found = unshuffled([hidden], Csvar().spec)
+    before = ssim(hidden, photos, data_range=1.0)
+    assert bool((ssim(found.images, photos, data_range=1.0) > before + 0.2).all())
+    assert found.confidence is not None
+    assert bool((found.confidence > 0.4).all())
+    assert found.note == ""
+
+
+def test_exact_versions_add_nothing(photos: torch.Tensor) -> None:
+    """All hold the same blocks, in orders that tell nothing of the original."""
+    side = ClientSide(generator(0))
+    versions = [Csvar().on_images(photos, side) for _ in range(3)]
+    alone = unshuffled(versions[-1:], Csvar().spec).images
+    assert torch.equal(unshuffled(versions, Csvar().spec).images, alone)
+
+
+def test_what_cannot_be_undone_is_shown_as_it_is(photos: torch.Tensor) -> None:
+    mixed = unshuffled([photos], Csvar(channels="mixed").spec)
+    assert torch.equal(mixed.images, photos)
+    assert "only the usual reading" in mixed.note
+    tiny = torch.rand(1, 1, 3, 3)
+    assert "too small" in unshuffled([tiny], Csvar().spec).note
