@@ -38,6 +38,7 @@ def train(message: Message, context: Context) -> Message:
         data=federation.data,
         training=federation.training,
         generator=member.generator,
+        later=member.later,
     )
     weights = {name: start + update.change[name] for name, start in model.state_dict().items()}
     said = MetricRecord({"num-examples": update.examples, "partition-id": client})

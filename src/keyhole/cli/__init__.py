@@ -8,6 +8,8 @@ import typer
 
 from keyhole.cli.audit import audit, list_all, report
 from keyhole.cli.guard import guard
+from keyhole.cli.membership import membership
+from keyhole.cli.obfuscate import obfuscate
 from keyhole.cli.study import study
 from keyhole.cli.train import train
 from keyhole.errors import KeyholeError
@@ -22,6 +24,8 @@ app = typer.Typer(
 app.command()(audit)
 app.command()(train)
 app.command()(guard)
+app.command()(obfuscate)
+app.command()(membership)
 app.command()(report)
 app.command("list")(list_all)
 app.command()(study)

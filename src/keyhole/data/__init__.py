@@ -10,6 +10,7 @@ from pathlib import Path
 from keyhole.data import builtin, files
 from keyhole.data.folder import image_folder
 from keyhole.data.image_set import ImageSet, Size, denormalise, parse_size
+from keyhole.data.versions import has_versions, version_set
 from keyhole.errors import BadValue, DataMissing
 from keyhole.registry import unknown
 
@@ -123,7 +124,9 @@ def load(
     size = parse_size(image_size)
     if name not in SOURCES:
         if os.sep in name or Path(name).is_dir():
-            return image_folder(Path(name).expanduser(), size, by_user=by_user)
+            folder = Path(name).expanduser()
+            read = version_set if has_versions(folder) else image_folder
+            return read(folder, size, by_user=by_user)
         raise unknown("data set", name, [*SOURCES, "PATH/TO/FOLDER"])
     source = SOURCES[name]
     if split not in source.splits:

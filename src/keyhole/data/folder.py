@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
-from keyhole.data.image_set import ImageSet, Size, resized
+from keyhole.data.image_set import ImageSet, Pixels, Size, resized
 from keyhole.errors import DataMissing, one_line
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif"}
@@ -28,33 +28,60 @@ def image_folder(
     Images must be of one size unless ``size`` is given; then each is scaled and centre-cropped.
     """
     files, labels, classes = find_images(root, depth=1 if by_user else 0)
-    users = [file.relative_to(root).parts[0] for file in files] if by_user else None
+    users = owners([file.relative_to(root) for file in files]) if by_user else None
     sizes: dict[Size, Path] = {}
     grey = True
     for file in files:
         with open_image(file) as image:
             sizes.setdefault((image.height, image.width), file)
             grey = grey and image.mode in {"L", "1"}
-    if size is None and len(sizes) > 1:
+    target = shared_size(root, sizes, size)
+    pixels = reader(files, target, grey=grey)
+    return set_of(name or str(root), pixels, labels, classes, target, grey=grey, users=users)
+
+
+def shared_size(root: Path, sizes: Mapping[Size, Path], wanted: Size | None) -> Size:
+    """The size that images have in common, or the one that they will be brought to."""
+    if wanted is None and len(sizes) > 1:
         (one, at), (two, other) = list(sizes.items())[:2]
         raise DataMissing(
             f"the images under {root} differ in size ({at.name} is {one[0]}x{one[1]}, "
             f"{other.name} {two[0]}x{two[1]}): pass --image-size"
         )
-    target = size or next(iter(sizes))
+    return wanted or next(iter(sizes))
+
+
+def reader(files: Sequence[Path], size: Size, *, grey: bool) -> Pixels:
+    """Reads files when they are asked for."""
 
     def read(indices: Sequence[int]) -> Tensor:
-        return torch.cat([resized(decode(files[i], grey=grey), target) for i in indices])
+        return torch.cat([resized(decode(files[i], grey=grey), size) for i in indices])
 
+    return read
+
+
+def set_of(
+    name: str,
+    pixels: Pixels,
+    labels: Sequence[int],
+    classes: tuple[str, ...],
+    size: Size,
+    *,
+    grey: bool,
+    users: Tensor | None = None,
+    versions: tuple[Pixels, ...] = (),
+) -> ImageSet:
+    """A set of images of which nothing more is known than what the files say."""
     return ImageSet(
-        name=name or str(root),
-        pixels=read,
+        name=name,
+        pixels=pixels,
         labels=torch.tensor(labels),
         classes=classes,
-        size=target,
+        size=size,
         mean=(0.5,) if grey else IMAGENET_MEAN,
         std=(0.25,) if grey else IMAGENET_STD,
-        users=None if users is None else torch.tensor([sorted(set(users)).index(u) for u in users]),
+        users=users,
+        versions=versions,
     )
 
 
@@ -62,21 +89,39 @@ def find_images(root: Path, depth: int = 0) -> tuple[list[Path], list[int], tupl
     """Files, labels and classes under ``root``, in sorted order; classes are folders so deep."""
     if not root.is_dir():
         raise DataMissing(f"{root} is not a folder of images")
-    groups: dict[str, list[Path]] = {}
-    for folder, _, names in sorted(os.walk(root)):
-        inside = Path(folder).relative_to(root).parts
-        images = [Path(folder) / n for n in sorted(names) if Path(n).suffix.lower() in SUFFIXES]
-        if images:
-            if len(inside) < depth:
-                raise DataMissing(f"{images[0]} belongs to no user: name it USER/CLASS/IMAGE")
-            group = inside[depth] if len(inside) > depth else "images"
-            groups.setdefault(group, []).extend(images)
-    if not groups:
+    found = [
+        Path(folder).relative_to(root) / name
+        for folder, _, names in sorted(os.walk(root))
+        for name in sorted(names)
+        if Path(name).suffix.lower() in SUFFIXES
+    ]
+    if not found:
         raise DataMissing(f"no images under {root}: it should hold CLASS/IMAGE.png, or images")
+    files, labels, classes = by_class(found, depth, root)
+    return [root / file for file in files], labels, classes
+
+
+def by_class(
+    files: Sequence[Path], depth: int = 0, root: Path = Path()
+) -> tuple[list[Path], list[int], tuple[str, ...]]:
+    """Paths below ``root`` in the order of their classes, their labels, and the classes."""
+    groups: dict[str, list[Path]] = {}
+    for file in files:
+        folders = file.parent.parts
+        if len(folders) < depth:
+            raise DataMissing(f"{root / file} belongs to no user: name it USER/CLASS/IMAGE")
+        group = folders[depth] if len(folders) > depth else "images"
+        groups.setdefault(group, []).append(file)
     classes = tuple(sorted(groups))
-    files = [file for c in classes for file in groups[c]]
-    labels = [i for i, c in enumerate(classes) for _ in groups[c]]
-    return files, labels, classes
+    ordered = [file for c in classes for file in groups[c]]
+    return ordered, [i for i, c in enumerate(classes) for _ in groups[c]], classes
+
+
+def owners(files: Sequence[Path]) -> Tensor:
+    """Whose images these are, by the first folder of each path."""
+    users = [file.parts[0] for file in files]
+    numbers = {user: number for number, user in enumerate(sorted(set(users)))}
+    return torch.tensor([numbers[user] for user in users])
 
 
 def open_image(file: Path) -> Image.Image:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable
 
 import torch
@@ -18,6 +19,9 @@ from keyhole.models.modes import set_mode
 from keyhole.seeds import generator, seeded_globally
 from keyhole.update import Update
 
+Later = Callable[[int], Tensor]
+"""A local epoch after the first (which is 0) to its images."""
+
 
 def defended_update(
     model: nn.Module,
@@ -30,12 +34,14 @@ def defended_update(
     training: LocalTraining | None = None,
     record: Record | None = None,
     memory: Memory | None = None,
+    later: Later | None = None,
 ) -> tuple[Update, Telemetry]:
     """One client's update through the doors of ``defense``.
 
     ``images`` are in [0, 1]; the client normalises them as ``data`` says; the image door is passed
-    anew for every epoch. ``model`` is the global model and is left as it was. ``record`` keeps the
-    dropout masks that the client draws; ``memory`` is what the defense keeps between rounds.
+    anew for every epoch. ``later`` gives other versions of them for epochs after the first.
+    ``model`` is the global model and is left as it was. ``record`` keeps the dropout masks that
+    the client draws; ``memory`` is what the defense keeps between rounds.
     """
     side = ClientSide(
         generator=generator,
@@ -44,6 +50,12 @@ def defended_update(
         labels=labels,
         memory={} if memory is None else memory,
     )
+    epochs = itertools.count(1)
+
+    def again() -> Tensor:
+        side.images = images if later is None else later(next(epochs))
+        return data.normalise(defense.on_images(side.images, side))
+
     shown = defense.on_images(images, side)
     local = defense.on_model(model, side)
     update = local_update(
@@ -53,7 +65,7 @@ def defended_update(
         training=training or LocalTraining(),
         seed=int(torch.randint(2**62, (), generator=generator)),
         record=record,
-        again=lambda: data.normalise(defense.on_images(images, side)),
+        again=again,
         step=lambda network, x, y: defense.on_step(network, x, y, side),
     )
     return defense.on_update(update.check(), side), side.telemetry

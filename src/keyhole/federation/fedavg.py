@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import Defense, Memory, Telemetry
 from keyhole.federation.client import defended_update
+from keyhole.federation.graphed import Graphed
 from keyhole.federation.together import Member, Together
 from keyhole.federation.training import LocalTraining
 from keyhole.seeds import generator
@@ -72,7 +73,7 @@ class Federation:
     defense: Defense
     fraction: float = 1.0
     seed: int = 0
-    together: Together | None = None
+    together: Together | Graphed | None = None
     """How sampled clients are trained side by side; None: one after another."""
     memory: dict[int, Memory] = field(default_factory=dict)
 
@@ -111,13 +112,19 @@ class Federation:
         """A client on the morning of a round."""
         place = next(self.model.parameters())
         indices = list(self.shares[client])
+        first = (number - 1) * epochs_a_round(self.training, len(indices))
+
+        def images_of(epoch: int) -> Tensor:
+            return self.data.images(indices, first + epoch).to(place)
+
         return Member(
-            images=self.data.images(indices).to(place),
+            images=images_of(0),
             labels=self.data.labels[indices].to(place.device),
             generator=client_generator(self.seed, client, number),
             memory=self.memory.setdefault(client, {}),
             data=self.data,
             training=self.training,
+            later=images_of if self.data.versions else None,
         )
 
     def alone(self, member: Member) -> tuple[Update, Telemetry]:
@@ -130,6 +137,7 @@ class Federation:
             generator=member.generator,
             training=self.training,
             memory=member.memory,
+            later=member.later,
         )
 
     def evaluate(self) -> tuple[float, float]:
@@ -148,6 +156,15 @@ class Federation:
                 loss += float(F.cross_entropy(logits, labels, reduction="sum"))
         self.model.train(was_training)
         return right / len(indices), loss / len(indices)
+
+
+def epochs_a_round(training: LocalTraining, images: int) -> int:
+    """Local epochs of a client with so many images; one that is begun counts.
+
+    >>> epochs_a_round(LocalTraining(lr=0.1, steps=5, batch_size=4), images=8)
+    3
+    """
+    return -(-training.steps_of(images) // training.batches_an_epoch(images))
 
 
 def client_generator(seed: int, client: int, number: int) -> torch.Generator:

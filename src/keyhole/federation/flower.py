@@ -17,6 +17,7 @@ and on the server::
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -37,7 +38,7 @@ from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import ClientSide, Defense, unpredictable
 from keyhole.errors import DoesNotFit
 from keyhole.federation.capture import LIMIT_GB, Recorder, Reply
-from keyhole.federation.client import local_update
+from keyhole.federation.client import Later, local_update
 from keyhole.federation.fedavg import client_generator
 from keyhole.federation.training import LocalTraining
 from keyhole.update import Update
@@ -105,16 +106,24 @@ def local_training(
     data: ImageSet,
     training: LocalTraining,
     generator: torch.Generator,
+    later: Later | None = None,
 ) -> Update:
     """A client's training by Keyhole's own loop, through all doors of the mod's defense.
 
-    ``images`` are in [0, 1]. The seeded mod's draws take the place of ``generator``.
+    ``images`` are in [0, 1]; ``later`` gives other versions of them for epochs after the first. The
+    seeded mod's draws take the place of ``generator``.
     """
     shield = _shield.get()
     draw = generator
     if shield is not None:
         draw = shield.side.generator
         shield.side.model, shield.side.images, shield.side.labels = model, images, labels
+    epochs = itertools.count(1)
+
+    def again() -> Tensor:
+        shown = images if later is None else later(next(epochs))
+        return data.normalise(protected_images(shown))
+
     first = data.normalise(protected_images(images))
     return local_update(
         protected_model(model),
@@ -122,7 +131,7 @@ def local_training(
         labels,
         training=training,
         seed=int(torch.randint(2**62, (), generator=draw)),
-        again=lambda: data.normalise(protected_images(images)),
+        again=again,
         step=protected_step,
     )
 

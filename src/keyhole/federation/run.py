@@ -8,6 +8,7 @@ OUT/rounds.jsonl            one line a round: accuracy, loss, update norms, seco
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,8 @@ from keyhole.models import build
 from keyhole.models.weights import filled_up, spare_weights
 from keyhole.seeds import generator
 from keyhole.update import read_safetensors
+
+log = logging.getLogger("keyhole")
 
 PLAN, CHECKPOINT, ROUNDS = "plan.json", "checkpoint.safetensors", "rounds.jsonl"
 
@@ -75,6 +78,12 @@ def train(
     """Trains as ``plan`` says, in a folder in which the same plan is continued."""
     federation = assemble(plan, data_dir=data_dir, device=device or torch.device("cpu"))
     folder = Folder.checked(out, plan, fresh=fresh)
+    if federation.data.versions:
+        log.warning(
+            "note: %s holds versions of its images, used in turns; those for evaluation are "
+            "shuffled as well",
+            plan.data,
+        )
     if fresh or not (out / CHECKPOINT).is_file():
         federation.together = choose(plan, federation)
     recorder = None

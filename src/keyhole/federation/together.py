@@ -7,6 +7,7 @@ result is that of one client after another, to float tolerance.
 from __future__ import annotations
 
 import copy
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from torch.nn.utils.rnn import pad_sequence
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
 from keyhole.errors import one_line
-from keyhole.federation.client import local_update
+from keyhole.federation.client import Later, local_update
 from keyhole.federation.training import LocalTraining, augmented
 from keyhole.models.modes import set_mode
 from keyhole.seeds import generator as named_generator
@@ -40,6 +41,12 @@ class Member:
     memory: Memory
     data: ImageSet
     training: LocalTraining
+    later: Later | None = None
+    """Their versions for later local epochs, where they have several."""
+
+    def images_of(self, epoch: int) -> Tensor:
+        """The images of a local epoch, the first being 0."""
+        return self.images if epoch == 0 or self.later is None else self.later(epoch)
 
 
 class Together:
@@ -66,9 +73,14 @@ class Together:
             ClientSide(m.generator, model, m.images, m.labels, memory=m.memory) for m in members
         ]
 
+        epochs = itertools.count()
+
         def inputs() -> list[Tensor]:
-            shown = [defense.on_images(m.images, s) for m, s in zip(members, sides, strict=True)]
-            return [m.data.normalise(images) for m, images in zip(members, shown, strict=True)]
+            epoch, shown = next(epochs), []
+            for member, side in zip(members, sides, strict=True):
+                side.images = member.images_of(epoch)
+                shown.append(member.data.normalise(defense.on_images(side.images, side)))
+            return shown
 
         first = inputs()
         local = model

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from keyhole.attacks import ATTACKS
+from keyhole.attacks.membership import MEMBERSHIP
 from keyhole.data import SOURCES
 from keyhole.defenses import DEFENSES
 from keyhole.metrics import METRICS
@@ -15,7 +16,7 @@ Entry = dict[str, Any]
 
 
 def catalogue() -> dict[str, list[Entry]]:
-    """Attacks, defenses, models, data sets and metrics by room."""
+    """Attacks on images and on membership, defenses, models, data sets and metrics by room."""
     return {
         "attacks": [
             {
@@ -29,6 +30,10 @@ def catalogue() -> dict[str, list[Entry]]:
                 "parameters": parameters(a()),
             }
             for a in ATTACKS
+        ],
+        "membership": [
+            {"name": m.name, "summary": m.summary, "paper": m.paper, "parameters": parameters(m())}
+            for m in MEMBERSHIP
         ],
         "defenses": [
             {"name": d.name, "summary": d.summary, "paper": d.paper, "parameters": parameters(d())}

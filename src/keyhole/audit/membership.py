@@ -1,0 +1,239 @@
+"""Membership inference as an experiment: train on some images, then ask who was among them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+
+from keyhole.attacks.membership import Labelled, MembershipAttack, Question, Recipe
+from keyhole.attacks.membership.base import confidence, cross_entropy
+from keyhole.attacks.membership.recipe import works_on_images
+from keyhole.audit.membership_plan import MembershipPlan
+from keyhole.audit.membership_result import Inference, MembershipResult, Trial
+from keyhole.audit.progress import Progress, Silent
+from keyhole.data import ImageSet, load
+from keyhole.defenses import DEFENSES, Defense, NoDefense
+from keyhole.errors import DoesNotFit
+from keyhole.metrics import membership as metrics
+from keyhole.models import build
+from keyhole.registry import parameters
+from keyhole.seeds import derive, generator
+from keyhole.threat import Attacker, Server
+
+__all__ = ["Inference", "MembershipPlan", "MembershipResult", "Trial", "infer_membership"]
+
+PUBLIC = 10
+"""Public images that the attacker has for each member, where the data set has so many."""
+
+Row = tuple[Attacker, MembershipAttack]
+
+
+@dataclass(frozen=True)
+class Truth:
+    """Who is a member and who is not, and the images that are public; the judge's alone."""
+
+    members: Labelled
+    others: Labelled
+    public: Labelled
+    order: Tensor
+    """How candidates are shuffled before the attacker sees them."""
+
+    @property
+    def candidates(self) -> Labelled:
+        return self.members.beside(self.others).take(self.order)
+
+    def apart(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Scores of candidates as those of members and of non-members."""
+        inside = self.order < len(self.members)
+        return scores[inside], scores[~inside]
+
+
+def infer_membership(
+    plan: MembershipPlan,
+    *,
+    data_dir: str | None = None,
+    device: torch.device | None = None,
+    data: ImageSet | None = None,
+    defenses: Sequence[Defense] | None = None,
+    progress: Progress | None = None,
+) -> MembershipResult:
+    """Trains a model under each defense and lets every attacker guess who was a member.
+
+    Objects given take the place of the plan's names. Everything that cannot fit is said before
+    anything is trained.
+    """
+    found = data or load(plan.data, image_size=plan.image_size, data_dir=data_dir)
+    place = device or torch.device("cpu")
+    experiment = Experiment(plan, found, drawn(found, plan, place), place, progress or Silent())
+    attacks = plan.attackers()
+    tables = [
+        (experiment.recipe(defense, epochs), rows_of(attacks, defense, plan.views))
+        for defense in defenses or [DEFENSES.parse(text) for text in plan.defenses]
+        for epochs in plan.stops
+    ]
+    notes = dict.fromkeys(note for table in tables for note in experiment.checked(*table))
+    models = sum(1 + sum(attack.trains for _, attack in rows) for _, rows in tables)
+    experiment.progress.begin(models)
+    trials = tuple(experiment.trial(*table) for table in tables)
+    truth = experiment.truth
+    counts = (len(truth.members), len(truth.others), len(truth.public))
+    return MembershipResult(plan, *counts, trials, tuple(notes))
+
+
+def drawn(data: ImageSet, plan: MembershipPlan, device: torch.device) -> Truth:
+    """Members, non-members and public images by seed; none shows a part of what another shows."""
+    order = torch.randperm(len(data), generator=generator(plan.seed, "membership")).tolist()
+    group = list(range(len(data))) if data.groups is None else data.groups.tolist()
+    first = {group[i]: place for place, i in reversed(list(enumerate(order)))}
+    order.sort(key=lambda i: first[group[i]])
+
+    def take(count: int) -> list[int]:
+        nonlocal order
+        taken = order[:count]
+        groups = {group[i] for i in taken}
+        order = [i for i in order[count:] if group[i] not in groups]
+        return taken
+
+    members, others = take(plan.members), take(plan.members)
+    if len(others) < plan.members:
+        raise DoesNotFit(
+            f"data set {data.name!r} has {len(data)} images: too few for {plan.members} members "
+            "and as many non-members: pass fewer --members"
+        )
+    public = take(PUBLIC * plan.members if plan.public is None else plan.public)
+
+    def held(some: list[int]) -> Labelled:
+        return Labelled(data.images(some).to(device), data.labels[some].to(device))
+
+    candidates = torch.randperm(2 * plan.members, generator=generator(plan.seed, "candidates"))
+    return Truth(held(members), held(others), held(public), candidates)
+
+
+def rows_of(attacks: Sequence[MembershipAttack], defense: Defense, views: int) -> list[Row]:
+    """Every attack by one who does not know the defense, and by one who does where that tells.
+
+    Who knows it trains shadow models under it, and looks at views such as clients train on.
+    """
+    found: list[Row] = []
+    for attack in attacks:
+        found.append((Attacker.NAIVE, attack))
+        seen = works_on_images(defense)
+        aware = replace(attack, views=attack.views or views) if seen else attack
+        if not isinstance(defense, NoDefense) and (aware.trains or (seen and aware.views)):
+            found.append((Attacker.ADAPTIVE, aware))
+    return found
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A plan with its images at hand."""
+
+    plan: MembershipPlan
+    data: ImageSet
+    truth: Truth
+    device: torch.device
+    progress: Progress
+
+    def network(self, seed: int) -> nn.Module:
+        return build(
+            self.plan.model,
+            classes=len(self.data.classes),
+            channels=self.data.shape[0],
+            image_size=self.data.size,
+            seed=seed,
+        )
+
+    def recipe(self, defense: Defense, epochs: int) -> Recipe:
+        """How the model, and every imitation of it, is trained for so many epochs."""
+        return Recipe(
+            network=self.network,
+            training=self.plan.training(epochs),
+            mean=self.data.mean,
+            std=self.data.std,
+            defense=defense,
+            clients=self.plan.clients,
+            rounds=self.plan.rounds(epochs),
+            device=self.device,
+        )
+
+    def question(self, model: nn.Module, recipe: Recipe) -> Question:
+        """What an attacker gets who knows the whole recipe."""
+        return Question(
+            model=Server(model).sent,
+            candidates=self.truth.candidates,
+            public=self.truth.public,
+            recipe=recipe,
+            members=len(self.truth.members),
+            seed=derive(self.plan.seed, "attacker"),
+        )
+
+    def checked(self, recipe: Recipe, rows: Sequence[Row]) -> list[str]:
+        """What a reader should know of these rows; raises where anything does not fit."""
+        model = recipe.network(0)
+        recipe.defense.validate(model)
+        notes = recipe.defense.caveats(model)
+        question = self.question(model, recipe)
+        for _, attack in rows:
+            attack.check(question)
+            notes += attack.notes(question)
+        return notes
+
+    def trial(self, recipe: Recipe, rows: Sequence[Row]) -> Trial:
+        """Trains the model under attack and lets every attacker at it."""
+        began = time.perf_counter()
+        self.progress.show(f"{recipe.defense}: the model trains")
+        seed = derive(self.plan.seed, "target")
+        (model,) = next(recipe.trained([self.truth.members], [seed], self.progress.advance))
+        spent = time.perf_counter() - began
+        question = self.question(model, recipe)
+        ours = performance(question, self.truth.members)
+        theirs = performance(question, self.truth.others.beside(self.truth.public))
+        spec = recipe.defense.spec
+        return Trial(
+            defense={"name": spec.name, "parameters": spec.parameters},
+            epochs=recipe.rounds * (recipe.training.epochs or 1),
+            train_accuracy=ours[0],
+            test_accuracy=theirs[0],
+            train_loss=ours[1],
+            test_loss=theirs[1],
+            seconds=spent,
+            inferences=tuple(self.inference(question, *row) for row in rows),
+        )
+
+    def inference(
+        self, question: Question, attacker: Attacker, attack: MembershipAttack
+    ) -> Inference:
+        """Lets one attacker guess, and tells how well it did."""
+        began = time.perf_counter()
+        self.progress.show(f"{question.recipe.defense}: {attack.name} ({attacker})")
+        if attacker is Attacker.NAIVE:
+            question = replace(question, recipe=question.recipe.undefended())
+        members, others = self.truth.apart(attack(question, self.progress.advance))
+        curve = metrics.roc(members, others)
+        low, high = metrics.auc_interval(members, others, seed=self.plan.seed)
+        return Inference(
+            attack=attack.called,
+            attack_parameters=parameters(attack),
+            attacker=attacker,
+            knowledge=attack.knowledge(question)
+            | {"defense": None if attacker is Attacker.NAIVE else str(question.recipe.defense)},
+            auc=metrics.auc(members, others),
+            auc_low=low,
+            auc_high=high,
+            balanced_accuracy=metrics.balanced_accuracy(curve),
+            rates=tuple(metrics.rate_at(curve, limit) for limit in metrics.LIMITS),
+            roc=tuple(curve.drawn()),
+            seconds=time.perf_counter() - began,
+        )
+
+
+def performance(question: Question, images: Labelled) -> tuple[float, float]:
+    """Accuracy and mean loss of the model under attack on images as they are."""
+    logits = question.outputs([question.model], images, 0)[0, 0]
+    right = logits.argmax(1) == images.labels
+    loss = cross_entropy(confidence(logits, images.labels))
+    return float(right.double().mean()), float(loss.mean())

@@ -1,0 +1,112 @@
+"""``keyhole obfuscate``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keyhole.cli.shared import Json, watched
+from keyhole.defenses import DEFENSES, Csvar
+from keyhole.errors import BadValue
+from keyhole.federation.collection import Work, shown
+from keyhole.federation.collection import obfuscate as shuffle_folder
+from keyhole.federation.collection import restore as restore_folder
+from keyhole.registry import spell
+
+LISTED = 10
+"""Pictures that are told of one by one where they could not be used."""
+
+
+def obfuscate(
+    source: Annotated[Path, typer.Argument(metavar="SRC", help="Images; folders are classes.")],
+    out: Annotated[Path, typer.Argument(metavar="DST", help="Folder for the result.")],
+    key_file: Annotated[
+        Path, typer.Option(help="The secret key; made if it does not exist. Never share it.")
+    ],
+    epochs: Annotated[int | None, typer.Option(help="Versions of each image.")] = None,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Undo: SRC is what this command has written.")
+    ] = False,
+    channels: Annotated[
+        str | None, typer.Option(help="Colour planes: apart, mixed or together.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Shuffle images (CSVAR) before they travel: N versions of each, for N epochs of training.
+
+    Each version is a PNG file in DST/epoch-001/..., with folders and names kept (a.jpg becomes
+    a.jpg.png); pixels only: what else a file says, such as place and time, stays behind. Images
+    that cannot be kept exactly (broken, CMYK, 16-bit colour, animated) are named and left out, and
+    the exit code is 1. The same command continues an interrupted one, and adds new images and
+    epochs. `keyhole train --data DST` takes version e for epoch e. With --restore and the key: PNG
+    files with exactly the originals' pixels; nothing is written over.
+    """
+    with watched() as bar:
+        if restore:
+            if epochs is not None or channels is not None:
+                raise BadValue("--epochs and --channels are no choice with --restore: leave them")
+            work = restore_folder(source, out, key_file=key_file, jobs=jobs, progress=bar)
+        elif epochs is None:
+            raise BadValue("pass --epochs: how many versions of each image, one for each epoch")
+        else:
+            work = shuffle_folder(
+                source,
+                out,
+                epochs=epochs,
+                key_file=key_file,
+                defense=defense_with(channels),
+                jobs=jobs,
+                progress=bar,
+            )
+    tell(work, key_file, restored=restore, as_json=as_json)
+    raise typer.Exit(int(bool(work.left_out)))
+
+
+def defense_with(channels: str | None) -> Csvar:
+    defense = DEFENSES.parse(spell(Csvar.name, {"channels": channels}))
+    assert isinstance(defense, Csvar)
+    return defense
+
+
+def tell(work: Work, key_file: Path, *, restored: bool, as_json: bool) -> None:
+    """Prints what became of a job, for people or for machines."""
+    if as_json:
+        typer.echo(json.dumps(work.to_json()))
+        return
+    for note in notes(work, key_file):
+        print(note, file=sys.stderr)
+    speed = f", {work.done / work.seconds:.1f} a second" if work.done else ""
+    there = f", {work.were_there:,} were there" if work.were_there else ""
+    versions = f"{work.versions} version{'s' * (work.versions > 1)}"
+    out, key = shown(work.out), shown(key_file)
+    what = "restored" if restored else f"shuffled, {versions} each"
+    typer.echo(
+        f"{work.done:,} of {work.pictures:,} images {what}{there} "
+        f"({work.seconds:.1f} s{speed}): {out}"
+    )
+    if not restored:
+        typer.echo(f"Train on it: keyhole train --data {out}")
+        typer.echo(f"Undo it:     keyhole obfuscate {out} BACK --restore --key-file {key}")
+
+
+def notes(work: Work, key_file: Path) -> list[str]:
+    """What the user should know besides, a line each."""
+    found = []
+    if work.key_made:
+        found.append(f"note: a new key is in {key_file}: without it nobody restores the images")
+    elif key_file.stat().st_mode & 0o077:
+        found.append(f"note: others can read {key_file}: chmod 600 {key_file}")
+    if work.others:
+        found.append(f"note: {work.others:,} other files are left out: not named as images are")
+    if not work.complete:
+        found.append("note: the versions were not all made: only images on record are restored")
+    if work.left_out:
+        found += [f"keyhole: left out {one.file!r}: {one.why}" for one in work.left_out[:LISTED]]
+    if len(work.left_out) > LISTED:
+        found.append(f"keyhole: left out {len(work.left_out) - LISTED:,} more: --json lists all")
+    return found

@@ -1,0 +1,174 @@
+"""Clients on a GPU, one after another, each step of them replayed from one CUDA graph.
+
+A training step of a deep network is a thousand small operations, and sending them one by one takes
+longer than computing them. Here they are recorded once and sent together. The result is that of
+:func:`keyhole.federation.client.local_update`, to float tolerance.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from keyhole.defenses.base import ClientSide, Defense, Telemetry
+from keyhole.federation.together import Member
+from keyhole.federation.training import LocalTraining, augmented
+from keyhole.models.modes import set_mode
+from keyhole.seeds import generator as named_generator
+from keyhole.seeds import seeded_globally
+from keyhole.update import Update
+
+WARM_UP = 3
+
+
+class Graphed:
+    """Trains members in turn; graphs are kept from round to round.
+
+    ``half``: activations in bfloat16, weights and sums in float32 still.
+    """
+
+    def __init__(self, *, half: bool = False) -> None:
+        self.half = half
+        self.stages: dict[object, Stage] = {}
+
+    def takes(self, model: nn.Module, members: Sequence[Member], defense: Defense) -> bool:
+        """Whether this model can be trained so: SGD on a GPU, no gradient or model of its own."""
+        plain = (
+            type(defense).on_step is Defense.on_step and type(defense).on_model is Defense.on_model
+        )
+        recipe = members[0].training
+        return (
+            plain
+            and recipe.lr is not None
+            and recipe.optimiser == "sgd"
+            and next(model.parameters()).is_cuda
+        )
+
+    def __call__(
+        self, model: nn.Module, members: Sequence[Member], *, defense: Defense
+    ) -> list[tuple[Update, Telemetry]]:
+        """Every member's update through the doors of ``defense``, and what the defense reports."""
+        return [self.one(model, member, defense) for member in members]
+
+    def one(self, model: nn.Module, member: Member, defense: Defense) -> tuple[Update, Telemetry]:
+        recipe, images = member.training, member.images
+        side = ClientSide(member.generator, model, images, member.labels, memory=member.memory)
+        inputs = member.data.normalise(defense.on_images(images, side))
+        seed = int(torch.randint(2**62, (), generator=member.generator))
+        key = (recipe.mode, recipe.momentum, recipe.clip)
+        stage = self.stages.get(key)
+        if stage is None:
+            stage = self.stages[key] = Stage.of(model, recipe, self.half)
+        stage.begin(model, recipe)
+        epoch = 0
+        with seeded_globally(seed):
+            for now, batch in recipe.batches(len(inputs), named_generator(seed, "batches")):
+                if now > epoch:
+                    side.images = member.images_of(now)
+                    inputs = member.data.normalise(defense.on_images(side.images, side))
+                epoch = now
+                chosen = batch.to(inputs.device)
+                x = inputs[chosen]
+                stage.step(augmented(x) if recipe.augment else x, member.labels[chosen])
+        assert recipe.lr is not None
+        update = Update(
+            stage.change(model),
+            steps=recipe.steps_of(len(inputs)),
+            lr=recipe.lr,
+            batch_size=recipe.local_batch(len(inputs)),
+            examples=len(inputs),
+        )
+        return defense.on_update(update.check(), side), side.telemetry
+
+
+@dataclass
+class Stage:
+    """A copy of the model in places that never move, and its steps by batch shape."""
+
+    local: nn.Module
+    velocity: list[Tensor]
+    momentum: float
+    clip: float | None
+    lr: Tensor
+    half: bool
+    graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]]
+
+    @classmethod
+    def of(cls, model: nn.Module, recipe: LocalTraining, half: bool) -> Stage:
+        local = set_mode(copy.deepcopy(model), recipe.mode).requires_grad_(True)
+        if half:
+            local = local.to(memory_format=torch.channels_last)
+        weights = list(local.parameters())
+        still = [torch.zeros_like(w) for w in weights]
+        rate = torch.zeros((), device=weights[0].device, dtype=torch.double)
+        return cls(local, still, recipe.momentum, recipe.clip, rate, half, {})
+
+    @torch.no_grad()
+    def begin(self, model: nn.Module, recipe: LocalTraining) -> None:
+        """The global weights, at rest."""
+        assert recipe.lr is not None
+        own, sent = self.local.state_dict(), model.state_dict()
+        for name, tensor in own.items():
+            tensor.copy_(sent[name])
+        torch._foreach_zero_(self.velocity)
+        self.lr.fill_(recipe.lr)
+
+    def change(self, model: nn.Module) -> dict[str, Tensor]:
+        own, sent = self.local.state_dict(), model.state_dict()
+        return {name: (own[name] - sent[name]).detach() for name in sent}
+
+    def step(self, x: Tensor, y: Tensor) -> None:
+        """One step of SGD on a batch: replayed if one of its shape was recorded."""
+        if x.shape not in self.graphs:
+            self.graphs[x.shape] = self.record(x, y)
+        graph, held_x, held_y = self.graphs[x.shape]
+        held_x.copy_(x)
+        held_y.copy_(y)
+        graph.replay()
+
+    def record(self, x: Tensor, y: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
+        """Runs a step a few times and records it; weights and statistics are put back."""
+        layout = torch.channels_last if self.half else torch.preserve_format
+        x, y = x.clone(memory_format=layout), y.clone()
+        state = {name: tensor.clone() for name, tensor in self.local.state_dict().items()}
+        speed = [v.clone() for v in self.velocity]
+        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        aside.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(aside):
+            for _ in range(WARM_UP):
+                self.advance(x, y)
+        torch.cuda.current_stream().wait_stream(aside)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.advance(x, y)
+        with torch.no_grad():
+            for name, tensor in self.local.state_dict().items():
+                tensor.copy_(state[name])
+            for now, before in zip(self.velocity, speed, strict=True):
+                now.copy_(before)
+        return graph, x, y
+
+    def advance(self, x: Tensor, y: Tensor) -> None:
+        weights = list(self.local.parameters())
+        # Casts are not cached: a recorded step must make them anew from the weights of its time.
+        with torch.autocast("cuda", torch.bfloat16, enabled=self.half, cache_enabled=False):
+            logits = self.local(x)
+        loss = F.cross_entropy(logits.float() if self.half else logits, y)
+        found = torch.autograd.grad(loss, weights, allow_unused=True)
+        with torch.no_grad():
+            gradient = [
+                torch.zeros_like(w) if g is None else g for w, g in zip(weights, found, strict=True)
+            ]
+            if self.clip is not None:
+                norm = torch.stack(torch._foreach_norm(gradient)).norm()
+                scale = (self.clip / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
+                torch._foreach_mul_(gradient, scale)
+            torch._foreach_mul_(self.velocity, self.momentum)
+            torch._foreach_add_(self.velocity, gradient)
+            moved = torch._foreach_mul(self.velocity, -self.lr)
+            torch._foreach_add_([w.detach() for w in weights], moved)

@@ -1,0 +1,444 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from keyhole.data.versions import MANIFEST, read_manifest, version_name
+from keyhole.defenses import Csvar
+from keyhole.errors import BadValue, DataMissing, KeyholeError, RunFolderError
+from keyhole.federation.collection import Work, obfuscate, restore
+from keyhole.federation.collection.raster import read_raster
+
+PICTURES = 9
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "site.key"
+    path.write_text(bytes(range(32)).hex())
+    return path
+
+
+def made(photos: Path, key: Path, epochs: int = 2, **options: object) -> Work:
+    options = {"jobs": 1, **options}
+    return obfuscate(photos, photos.parent / "out", epochs=epochs, key_file=key, **options)
+
+
+def undone(photos: Path, key: Path, **options: object) -> Work:
+    options = {"jobs": 1, **options}
+    out = photos.parent
+    return restore(out / "out", out / "back", key_file=key, **options)
+
+
+def tree(root: Path) -> dict[str, str]:
+    """Every file below a folder, and a hash of it."""
+    return {
+        file.relative_to(root).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in root.rglob("*")
+        if file.is_file()
+    }
+
+
+def assert_restored(photos: Path) -> None:
+    originals = [file for file in photos.rglob("*") if file.is_file()]
+    assert originals
+    for original in originals:
+        back = photos.parent / "back" / version_name(original.relative_to(photos).as_posix())
+        one, two = read_raster(original), read_raster(back)
+        assert one.mode == two.mode
+        assert np.array_equal(one.pixels, two.pixels), original
+
+
+@pytest.mark.parametrize("channels", ["apart", "mixed", "together"])
+def test_every_kind_of_picture_is_hidden_and_comes_back(
+    photos: Path, key: Path, channels: str
+) -> None:
+    before = tree(photos)
+    work = made(photos, key, defense=Csvar(channels=channels))
+    assert (work.pictures, work.done, work.were_there, work.left_out) == (PICTURES, PICTURES, 0, ())
+    out = photos.parent / "out"
+    names = sorted(version_name(name) for name in before)
+    expected = {f"epoch-00{e}/{name}" for e in (1, 2) for name in names} | {MANIFEST}
+    assert set(tree(out)) == expected
+    assert undone(photos, key).done == PICTURES
+    assert_restored(photos)
+    assert tree(photos) == before
+
+
+def test_versions_differ_from_the_original_and_from_each_other(photos: Path, key: Path) -> None:
+    made(photos, key)
+    out = photos.parent / "out"
+    original = read_raster(photos / "cat" / "rgb.png")
+    one, two = (read_raster(out / f"epoch-00{e}" / "cat" / "rgb.png") for e in (1, 2))
+    assert original.mode == one.mode == two.mode
+    assert not np.array_equal(one.pixels, original.pixels)
+    assert not np.array_equal(one.pixels, two.pixels)
+    for plane in range(3):
+        expected = np.sort(original.pixels[..., plane].ravel())
+        assert np.array_equal(np.sort(one.pixels[..., plane].ravel()), expected)
+
+
+def test_two_pictures_of_the_same_pixels_are_shuffled_apart(photos: Path, key: Path) -> None:
+    shutil.copy(photos / "cat" / "rgb.png", photos / "dog" / "twin.png")
+    made(photos, key, epochs=1)
+    out = photos.parent / "out" / "epoch-001"
+    assert tree(out)["cat/rgb.png"] != tree(out)["dog/twin.png"]
+    record = read_manifest(photos.parent / "out").pictures
+    assert record["cat/rgb.png"].check != record["dog/twin.png"].check
+
+
+def test_the_key_decides_and_only_the_key(photos: Path, key: Path, tmp_path: Path) -> None:
+    made(photos, key)
+    obfuscate(photos, tmp_path / "again", epochs=2, key_file=key, jobs=2)
+    assert tree(tmp_path / "again") == tree(tmp_path / "out")
+    (tmp_path / "other.key").write_text(bytes(range(1, 33)).hex())
+    obfuscate(photos, tmp_path / "other", epochs=2, key_file=tmp_path / "other.key", jobs=1)
+    ours, theirs = tree(tmp_path / "out"), tree(tmp_path / "other")
+    alike = [name for name in ours if ours[name] == theirs[name]]
+    assert sorted(alike) == ["epoch-001/one.png", "epoch-002/one.png"]  # a single pixel
+
+
+def test_the_record_tells_nothing_of_the_key_the_pixels_or_the_files(
+    photos: Path, key: Path
+) -> None:
+    made(photos, key)
+    text = (photos.parent / "out" / MANIFEST).read_text()
+    assert key.read_text() not in text
+    for file in (f for f in photos.rglob("*") if f.is_file()):
+        found = file.stat()
+        pixels = read_raster(file).pixels.tobytes()
+        for told in (file.read_bytes(), pixels):
+            assert hashlib.sha256(told).hexdigest()[:32] not in text
+        assert str(found.st_mtime_ns)[:10] not in text
+    first, *lines = [json.loads(line) for line in text.splitlines()]
+    assert first["made_by"] == "csvar(channels='apart')"
+    assert first["complete"] is True
+    assert [line["source"] for line in lines] == sorted(line["source"] for line in lines)
+
+
+def test_a_key_is_made_where_there_is_none(photos: Path, tmp_path: Path) -> None:
+    key = tmp_path / "new.key"
+    assert made(photos, key).key_made
+    assert not made(photos, key).key_made
+    undone(photos, key)
+    assert_restored(photos)
+
+
+def test_the_same_again_does_nothing(photos: Path, key: Path) -> None:
+    made(photos, key)
+    out = photos.parent / "out"
+    times = {file: file.stat().st_mtime_ns for file in out.rglob("*")}
+    work = made(photos, key)
+    assert (work.done, work.were_there) == (0, PICTURES)
+    assert {file: file.stat().st_mtime_ns for file in out.rglob("*")} == times
+    assert made(photos, key, epochs=1).done == 0
+
+
+def test_what_is_missing_is_made_again_and_nothing_else(photos: Path, key: Path) -> None:
+    made(photos, key)
+    out = photos.parent / "out"
+    before = tree(out)
+    (out / "epoch-002" / "cat" / "rgb.png").unlink()
+    cut = out / "epoch-001" / "one.png"
+    cut.write_bytes(cut.read_bytes()[:-5])
+    (out / "epoch-001" / ".4711.half").write_bytes(b"left by a kill")
+    kept = out / "epoch-001" / "cat" / "rgb.png"
+    stamp = kept.stat().st_mtime_ns
+    assert made(photos, key).done == 2
+    assert tree(out) == before
+    assert kept.stat().st_mtime_ns == stamp
+
+
+def test_more_epochs_are_added(photos: Path, key: Path, tmp_path: Path) -> None:
+    made(photos, key, epochs=1)
+    before = tree(tmp_path / "out")
+    assert made(photos, key, epochs=3).done == PICTURES
+    obfuscate(photos, tmp_path / "at once", epochs=3, key_file=key, jobs=1)
+    after = tree(tmp_path / "out")
+    assert after == tree(tmp_path / "at once")
+    assert {name: h for name, h in after.items() if name in before and name != MANIFEST} == {
+        name: h for name, h in before.items() if name != MANIFEST
+    }
+    made(photos, key, epochs=2)
+    assert read_manifest(tmp_path / "out").epochs == 3
+
+
+def test_new_and_changed_pictures_are_noticed(photos: Path, key: Path) -> None:
+    made(photos, key)
+    out = photos.parent / "out"
+    before = tree(out)
+    shutil.copy(photos / "cat" / "rgb.png", photos / "new.png")
+    Image.fromarray(np.full((9, 9, 3), 77, np.uint8)).save(photos / "one.png")
+    assert made(photos, key, epochs=1).done == 2
+    changed = {name for name, h in tree(out).items() if before.get(name) != h}
+    ones = {"epoch-001/one.png", "epoch-002/one.png"}
+    assert changed == {"epoch-001/new.png", *ones, MANIFEST}
+    undone(photos, key)
+    assert_restored(photos)
+
+
+def test_a_touched_file_is_looked_at_but_its_versions_stay(photos: Path, key: Path) -> None:
+    made(photos, key)
+    out = photos.parent / "out"
+    version = out / "epoch-001" / "one.png"
+    before, stamp = tree(out / "epoch-001"), version.stat().st_mtime_ns
+    os.utime(photos / "one.png", (1, 1))
+    assert made(photos, key).done == 1
+    assert (tree(out / "epoch-001"), version.stat().st_mtime_ns) == (before, stamp)
+    assert made(photos, key).done == 0
+
+
+def test_pictures_whose_source_is_gone_stay_on_record(photos: Path, key: Path) -> None:
+    made(photos, key)
+    kept = photos.parent / "kept"
+    shutil.copytree(photos, kept)
+    for folder in ("cat", "dog"):
+        shutil.rmtree(photos / folder)
+    assert made(photos, key, epochs=3).pictures == 1
+    assert len(read_manifest(photos.parent / "out").pictures) == PICTURES
+    undone(photos, key)
+    assert_restored(kept)
+
+
+def test_unusable_pictures_are_left_out_and_tried_again(photos: Path, key: Path) -> None:
+    (photos / "cat" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    (photos / "dead.png").symlink_to("nowhere")
+    Image.new("CMYK", (8, 8)).save(photos / "cat" / "print.jpg")
+    (photos / ("a" * 250 + ".jpg")).write_bytes(b"")
+    work = made(photos, key)
+    assert [one.file[:20] for one in work.left_out] == [
+        "a" * 20,
+        "cat/broken.png",
+        "cat/print.jpg",
+        "dead.png",
+    ]
+    assert all(one.why and "\n" not in one.why for one in work.left_out)
+    assert (work.done, work.were_there) == (PICTURES, 0)
+    Image.new("L", (8, 8)).save(photos / "cat" / "broken.png")
+    assert (made(photos, key).done, len(made(photos, key).left_out)) == (1, 3)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
+def test_a_file_without_permission_is_left_out(photos: Path, key: Path) -> None:
+    (photos / "one.png").chmod(0)
+    assert [one.file for one in made(photos, key).left_out] == ["one.png"]
+
+
+def test_names_that_are_no_text_are_kept(photos: Path, key: Path) -> None:
+    name = os.fsdecode(b"dog/\xff\xfe odd.png")
+    shutil.copy(photos / "one.png", photos / name)
+    assert made(photos, key).done == PICTURES + 1
+    assert made(photos, key).done == 0
+    undone(photos, key)
+    assert_restored(photos)
+
+
+def test_another_keys_or_another_defenses_work_is_not_touched(
+    photos: Path, key: Path, tmp_path: Path
+) -> None:
+    made(photos, key)
+    before = tree(tmp_path)
+    with pytest.raises(DataMissing, match=r"missing\.key does not exist: name the one that"):
+        made(photos, tmp_path / "missing.key")
+    (tmp_path / "other.key").write_text(bytes(range(1, 33)).hex())
+    for job in (made, undone):
+        with pytest.raises(RunFolderError, match=r"another key than .*other\.key"):
+            job(photos, tmp_path / "other.key")
+    with pytest.raises(RunFolderError, match=r"was made by csvar.*'apart'.*, not .*'mixed'"):
+        made(photos, key, defense=Csvar(channels="mixed"))
+    (tmp_path / "other.key").unlink()
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"epochs": 0}, "epochs: every picture needs a version"),
+        ({"epochs": 1, "jobs": 0}, "jobs: it takes one process"),
+    ],
+)
+def test_bad_numbers_are_refused(
+    photos: Path, tmp_path: Path, arguments: dict[str, int], words: str
+) -> None:
+    with pytest.raises(BadValue, match=words):
+        made(photos, tmp_path / "new.key", **arguments)
+    assert sorted(os.listdir(tmp_path)) == ["photos"]
+
+
+def strangers(out: Path) -> None:
+    out.mkdir()
+    (out / "mine.txt").write_text("mine")
+
+
+def a_link(out: Path) -> None:
+    (out / MANIFEST).parent.mkdir()
+    first = {"keyhole": "versions", "format": 1, "made_by": "", "key_check": "", "complete": True}
+    (out / MANIFEST).write_text(json.dumps(first) + "\n")
+    (out / "epoch-001").symlink_to(out.parent / "photos")
+
+
+def no_record(out: Path) -> None:
+    out.mkdir()
+    (out / MANIFEST).write_text("{}\n")
+
+
+def a_collision(out: Path) -> None:
+    photos = out.parent / "photos" / "cat"
+    shutil.copy(photos / "photo.jpg", photos / "photo.jpg.png")
+
+
+def no_pictures(out: Path) -> None:
+    for folder in ("cat", "dog"):
+        shutil.rmtree(out.parent / "photos" / folder)
+    (out.parent / "photos" / "one.png").unlink()
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (strangers, r"holds other files \(mine\.txt\)"),
+        (a_link, "epoch-001 is a link"),
+        (no_record, "is not a list of versions"),
+        (a_collision, "would both become"),
+        (no_pictures, "no images under"),
+    ],
+)
+def test_refusals_leave_everything_as_it_was(
+    photos: Path, tmp_path: Path, prepare: object, words: str
+) -> None:
+    prepare(tmp_path / "out")
+    before = tree(tmp_path)
+    with pytest.raises(KeyholeError, match=words) as raised:
+        made(photos, tmp_path / "new.key")
+    assert "\n" not in str(raised.value)
+    assert tree(tmp_path) == before
+
+
+def test_a_file_in_the_way_is_never_written_over(photos: Path, key: Path) -> None:
+    out = photos.parent / "out"
+    made(photos, key)
+    first, *lines = (out / MANIFEST).read_text().splitlines()
+    kept = [line for line in lines if "cat/rgb.png" not in line]
+    (out / MANIFEST).write_text("\n".join([first, *kept]) + "\n")
+    assert made(photos, key).done == 1  # what lies there shows the same
+    (out / MANIFEST).write_text("\n".join([first, *kept]) + "\n")
+    shutil.copy(photos / "cat" / "rgb.png", out / "epoch-001" / "cat" / "rgb.png")
+    before = tree(out / "epoch-001")
+    with pytest.raises(RunFolderError, match=r"cat/rgb\.png is in the way"):
+        made(photos, key)
+    assert tree(out / "epoch-001") == before
+
+
+def test_shuffled_folders_are_not_shuffled_again(photos: Path, key: Path, tmp_path: Path) -> None:
+    made(photos, key)
+    with pytest.raises(BadValue, match="pass --restore"):
+        obfuscate(tmp_path / "out", tmp_path / "twice", epochs=1, key_file=key)
+    with pytest.raises(DataMissing, match="holds no shuffled versions"):
+        restore(photos, tmp_path / "back", key_file=key)
+
+
+def test_a_restoration_goes_on_where_it_stopped(photos: Path, key: Path, tmp_path: Path) -> None:
+    made(photos, key)
+    undone(photos, key)
+    (tmp_path / "back" / "one.png").unlink()
+    (tmp_path / "back" / ".4711.half").write_bytes(b"left by a kill")
+    before = (tmp_path / "back" / "cat" / "rgb.png").stat().st_mtime_ns
+    work = undone(photos, key)
+    assert (work.done, work.were_there) == (1, PICTURES - 1)
+    assert (tmp_path / "back" / "cat" / "rgb.png").stat().st_mtime_ns == before
+    assert not list((tmp_path / "back").rglob("*.half"))
+    assert_restored(photos)
+
+
+def test_a_restoration_writes_nothing_over(photos: Path, key: Path, tmp_path: Path) -> None:
+    made(photos, key)
+    (tmp_path / "back" / "cat").mkdir(parents=True)
+    shutil.copy(photos / "one.png", tmp_path / "back" / "cat" / "rgb.png")
+    work = undone(photos, key)
+    assert [one.file for one in work.left_out] == ["cat/rgb.png"]
+    assert "stays" in work.left_out[0].why
+    assert tree(tmp_path / "back")["cat/rgb.png"] == tree(photos)["one.png"]
+    (tmp_path / "back" / "mine.txt").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds other files"):
+        undone(photos, key)
+
+
+def test_any_version_that_is_left_serves(photos: Path, key: Path, tmp_path: Path) -> None:
+    made(photos, key, epochs=3)
+    out = tmp_path / "out"
+    shutil.rmtree(out / "epoch-001" / "cat")
+    (out / "epoch-002" / "cat" / "rgb.png").write_bytes(b"spoilt")
+    shutil.copy(out / "epoch-001" / "one.png", out / "epoch-002" / "cat" / "photo.jpg.png")
+    assert undone(photos, key).left_out == ()
+    assert_restored(photos)
+
+
+def test_a_picture_that_was_tampered_with_is_not_restored(
+    photos: Path, key: Path, tmp_path: Path
+) -> None:
+    made(photos, key)
+    for epoch in ("epoch-001", "epoch-002"):
+        file = tmp_path / "out" / epoch / "cat" / "rgb.png"
+        pixels = np.asarray(Image.open(file)).copy()
+        pixels[0, 0, 0] ^= 1
+        Image.fromarray(pixels).save(file)
+    work = undone(photos, key)
+    assert [one.file for one in work.left_out] == ["cat/rgb.png"]
+    assert not (tmp_path / "back" / "cat" / "rgb.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("source", "../../escaped.png", "no path inside"),
+        ("source", "/etc/passwd.png", "no path inside"),
+        ("size", [0, 4], "no pixels"),
+        ("lengths", [], "no versions"),
+        ("lengths", "x", "not a list of versions"),
+    ],
+)
+def test_a_record_that_was_tampered_with_is_refused(
+    photos: Path, key: Path, field: str, value: object, words: str
+) -> None:
+    made(photos, key)
+    path = photos.parent / "out" / MANIFEST
+    first, second, *rest = path.read_text().splitlines()
+    spoilt = json.dumps({**json.loads(second), field: value})
+    path.write_text("\n".join([first, spoilt, *rest]) + "\n")
+    with pytest.raises(DataMissing, match=words):
+        undone(photos, key)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("source", "cat/elsewhere.png"), ("hint", "00"), ("size", [64, 64])]
+)
+def test_an_entry_that_was_tampered_with_restores_nothing(
+    photos: Path, key: Path, field: str, value: object
+) -> None:
+    made(photos, key)
+    path = photos.parent / "out" / MANIFEST
+    text = path.read_text().splitlines()
+    lines = [json.loads(line) for line in text]
+    (place,) = [i for i, line in enumerate(lines) if line.get("source") == "cat/rgb.png"]
+    text[place] = json.dumps({**lines[place], field: value})
+    path.write_text("\n".join(text) + "\n")
+    work = undone(photos, key)
+    assert [one.why for one in work.left_out] == ["none of its versions gives the original back"]
+
+
+def test_a_line_cut_by_a_kill_costs_one_picture(photos: Path, key: Path) -> None:
+    made(photos, key)
+    path = photos.parent / "out" / MANIFEST
+    before = tree(photos.parent / "out")
+    text = path.read_text().replace('"complete": true', '"complete": false')
+    path.write_text(text[:-20])
+    assert not undone(photos, key).complete
+    assert made(photos, key).done == 1
+    assert tree(photos.parent / "out") == before

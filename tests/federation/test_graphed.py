@@ -1,0 +1,62 @@
+"""Steps replayed from a CUDA graph against clients trained step by step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from keyhole.data import load
+from keyhole.defenses import DEFENSES
+from keyhole.federation import LocalTraining
+from keyhole.federation.client import defended_update
+from keyhole.federation.graphed import Graphed
+from keyhole.federation.together import Member
+from keyhole.models import build
+from keyhole.seeds import generator
+
+RECIPES = [
+    LocalTraining(lr=0.05, epochs=2, batch_size=8, momentum=0.9, clip=1.0),
+    LocalTraining(lr=0.05, epochs=1, batch_size=16, momentum=0.0),
+]
+
+
+def members(recipe: LocalTraining, device: str) -> list[Member]:
+    data = load("digits", image_size=16)
+    found = []
+    for client in range(3):
+        indices = list(range(20 * client, 20 * client + 20))
+        images, labels = data.images(indices).to(device).double(), data.labels[indices].to(device)
+        found.append(Member(images, labels, generator(0, client), {}, data, recipe))
+    return found
+
+
+def test_a_cpu_and_gradients_of_a_defense_are_left_to_others() -> None:
+    model = build("resnet18", classes=10, channels=1, image_size=16)
+    assert not Graphed().takes(model, members(RECIPES[0], "cpu"), DEFENSES.parse("none"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize("defense", ["none", "csvar"])
+def test_the_updates_are_those_of_clients_trained_step_by_step(
+    recipe: LocalTraining, defense: str
+) -> None:
+    model = build("resnet18", classes=10, channels=1, image_size=16).cuda().double()
+    chosen, graphed = DEFENSES.parse(defense), Graphed()
+    assert graphed.takes(model, members(recipe, "cuda"), chosen)
+    for _ in range(2):  # the second time from the graphs of the first
+        ours = graphed(model, members(recipe, "cuda"), defense=chosen)
+        for member, (update, _) in zip(members(recipe, "cuda"), ours, strict=True):
+            plain, _ = defended_update(
+                model,
+                member.images,
+                member.labels,
+                data=member.data,
+                defense=chosen,
+                generator=member.generator,
+                training=recipe,
+            )
+            assert update.examples == plain.examples
+            assert update.steps == plain.steps
+            for name, change in plain.change.items():
+                assert torch.allclose(update.change[name], change, rtol=1e-5, atol=1e-9), name
