@@ -64,6 +64,8 @@ class Attack(ABC):
     """Whether it looks for images, not for labels alone."""
     undoes: ClassVar[bool] = True
     """Whether a known defense on images is undone in what it reads (see :mod:`undoing`)."""
+    exact: ClassVar[bool] = True
+    """Whether what it reads is right to the grey level where it reads at all."""
     reads_update: ClassVar[bool] = True
     """Whether it looks at the update, and not elsewhere."""
     altered_model: ClassVar[str | None] = None
@@ -150,7 +152,7 @@ class Attack(ABC):
         ]
         if not seen:
             return found
-        undone = UNDOING[known.defense.name](seen, known.defense)
+        undone = UNDOING[known.defense.name](seen, known.defense, self.exact)
         sure = found.confidence if undone.confidence is None else undone.confidence
         notes = (*found.notes, undone.note) if undone.note else found.notes
         return replace(

@@ -36,12 +36,16 @@ class Undone:
     note: str = ""
 
 
-Undoing = Callable[[Sequence[Tensor], DefenseSpec], Undone]
-"""Versions of the same images, each ``[n, C, H, W]`` in [0, 1], and the defense's parameters."""
+Undoing = Callable[[Sequence[Tensor], DefenseSpec, bool], Undone]
+"""Versions of the same images, each ``[n, C, H, W]`` in [0, 1], the defense's parameters, and
+whether pixels were read exactly, or near enough."""
 
 
-def unshuffled(versions: Sequence[Tensor], defense: DefenseSpec) -> Undone:
-    """The puzzle solved region by region; several versions show the same blocks, less noisily."""
+def unshuffled(versions: Sequence[Tensor], defense: DefenseSpec, exact: bool = True) -> Undone:
+    """The puzzle solved region by region; several versions show the same blocks, less noisily.
+
+    Where blocks are blurred, or most of them may lie wrong, the mean of what may be is shown.
+    """
     first = versions[-1]
     if region_side(*first.shape[-2:]) < LEAST:
         return Undone(first, note="the image is too small to have blocks")
@@ -50,11 +54,11 @@ def unshuffled(versions: Sequence[Tensor], defense: DefenseSpec) -> Undone:
     means = [thumbnail(version) for version in versions]
     aligned = [v[matched(m, means[-1])] for v, m in zip(versions, means, strict=True)]
     solved = solve(combined(torch.stack(aligned[::-1]).float()))
-    sure = (solved.confidence >= SURE)[:, None, None, None]
+    sure = ((solved.confidence >= SURE) & exact)[:, None, None, None]
     return Undone(torch.where(sure, solved.images, solved.expected), solved.confidence)
 
 
-def denoised(versions: Sequence[Tensor], defense: DefenseSpec) -> Undone:
+def denoised(versions: Sequence[Tensor], defense: DefenseSpec, exact: bool = True) -> Undone:
     """The mean of all versions, then non-local means for the noise left (Buades et al. 2005)."""
     last = versions[-1]
     aligned = [version[matched(version, last)] for version in versions]

@@ -63,6 +63,7 @@ class Matching(Attack):
 
     published: ClassVar[dict[str, Any]] = {}
     """The settings of the paper, where ours differ: ``--parity paper``."""
+    exact: ClassVar[bool] = False
     needs: ClassVar[str] = "any differentiable model; minutes rather than seconds"
 
     @abstractmethod

@@ -20,6 +20,7 @@ from keyhole.attacks.matching.problem import Problem
 from keyhole.attacks.matching.read_off import readable
 from keyhole.attacks.matching.recipe import Recipe
 from keyhole.attacks.matching.unknowns import Pixels
+from keyhole.defenses.regions import zones
 from keyhole.models.anatomy import known_embedding, patch_embedding
 from keyhole.threat import Observation
 
@@ -94,9 +95,17 @@ class InvertingGradients(Matching):
             picture=Pixels(),
             optimiser=Adam(lr=self.lr, signed=("pixels",)),
             schedule=Plateau(patience=self.patience, drops=self.drops, give_up=self.give_up),
-            priors=(TotalVariation(self.tv),),
+            priors=(TotalVariation(self.tv, block=shuffled_blocks(problem)),),
             stop_below=self.stop_below,
         )
+
+
+def shuffled_blocks(problem: Problem) -> int | None:
+    """The side of the smallest blocks that a known defense shuffles; None: it shuffles none."""
+    known = problem.knowledge
+    if known.defense is None or known.defense.name != "csvar":
+        return None
+    return zones(*known.shape[1:], known.defense.parameters.get("block"))[0].fine
 
 
 @dataclass(frozen=True, kw_only=True)

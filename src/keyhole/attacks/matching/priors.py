@@ -44,19 +44,29 @@ class TotalVariation(Prior):
     """Differences of neighbouring pixels.
 
     Anisotropic: mean absolute differences, down plus across (Geiping et al. 2020). Isotropic: the
-    mean length of the gradient vector.
+    mean length of the gradient vector. ``block``: differences across the borders of blocks of so
+    many pixels do not count, for images whose blocks were shuffled.
     """
 
     weight: float
     isotropic: bool = False
+    block: int | None = None
 
     def __call__(self, guess: Guess) -> Tensor:
         x = guess.images
         down, across = x.diff(dim=-2), x.diff(dim=-1)
+        if self.block is not None:
+            down = down * inside(down.shape[-2], self.block, x)[:, None]
+            across = across * inside(across.shape[-1], self.block, x)
         if self.isotropic:
             squares = down[..., :, :-1].square() + across[..., :-1, :].square()
             return self.weight * (squares + 1e-12).sqrt().flatten(1).mean(1)
         return self.weight * (down.abs().flatten(1).mean(1) + across.abs().flatten(1).mean(1))
+
+
+def inside(count: int, block: int, like: Tensor) -> Tensor:
+    """1 for each of ``count`` differences along an axis inside a block, 0 across a border."""
+    return (torch.arange(1, count + 1, device=like.device) % block != 0).to(like)
 
 
 @dataclass(frozen=True)
