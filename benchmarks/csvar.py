@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from keyhole.defenses import Csvar
-from keyhole.defenses.regions import region_side, sensitive
-from keyhole.defenses.shuffles import secret_numbers
+from keyhole.defenses.regions import region_side
+from keyhole.defenses.shuffles import in_chunks, secret_numbers
 
 Contender = Callable[[Tensor], object]
 
@@ -67,8 +67,13 @@ def by_secret_key(images: Tensor) -> Tensor:
     """As the collection node does it: seeds by a keyed hash."""
     defense = Csvar()
     count = defense.needed(images)
-    draws = torch.stack([secret_numbers(b"k" * 32, str(i), count) for i in range(len(images))])
-    return defense.plan(images, draws, sensitive(images)).apply(images)
+
+    def some(part: Tensor, places: slice) -> Tensor:
+        numbers = range(len(images))[places]
+        draws = [secret_numbers(b"k" * 32, str(number), count) for number in numbers]
+        return defense.plan(part, torch.stack(draws)).apply(part)
+
+    return in_chunks(images, some)
 
 
 def copy_and_write(folder: Path) -> Contender:

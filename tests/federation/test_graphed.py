@@ -9,14 +9,14 @@ from keyhole.data import load
 from keyhole.defenses import DEFENSES
 from keyhole.federation import LocalTraining
 from keyhole.federation.client import defended_update
-from keyhole.federation.graphed import Graphed
+from keyhole.federation.graphed import Graphed, Stage
 from keyhole.federation.together import Member
 from keyhole.models import build
 from keyhole.seeds import generator
 
 RECIPES = [
     LocalTraining(lr=0.05, epochs=2, batch_size=8, momentum=0.9, clip=1.0),
-    LocalTraining(lr=0.05, epochs=1, batch_size=16, momentum=0.0),
+    LocalTraining(lr=0.05, epochs=1, batch_size=10, momentum=0.0, augment=True),
 ]
 
 
@@ -35,18 +35,23 @@ def test_a_cpu_and_gradients_of_a_defense_are_left_to_others() -> None:
     assert not Graphed().takes(model, members(RECIPES[0], "cpu"), DEFENSES.parse("none"))
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("recipe", RECIPES, ids=str)
-@pytest.mark.parametrize("defense", ["none", "csvar"])
-def test_the_updates_are_those_of_clients_trained_step_by_step(
-    recipe: LocalTraining, defense: str
-) -> None:
-    model = build("resnet18", classes=10, channels=1, image_size=16).cuda().double()
-    chosen, graphed = DEFENSES.parse(defense), Graphed()
-    assert graphed.takes(model, members(recipe, "cuda"), chosen)
-    for _ in range(2):  # the second time from the graphs of the first
-        ours = graphed(model, members(recipe, "cuda"), defense=chosen)
-        for member, (update, _) in zip(members(recipe, "cuda"), ours, strict=True):
+class Played:
+    """Stands in for a CUDA graph: takes the step anew."""
+
+    def __init__(self, stage: Stage, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.stage, self.x, self.y = stage, x, y
+
+    def replay(self) -> None:
+        self.stage.advance(self.x, self.y)
+
+
+def agree(recipe: LocalTraining, defense: str, device: str, lanes: int) -> None:
+    """Ours, and again from the recordings, are what clients do alone, step by step."""
+    model = build("resnet18", classes=10, channels=1, image_size=16).to(device).double()
+    chosen, graphed = DEFENSES.parse(defense), Graphed(lanes=lanes)
+    for _ in range(2):
+        ours = graphed(model, members(recipe, device), defense=chosen)
+        for member, (update, _) in zip(members(recipe, device), ours, strict=True):
             plain, _ = defended_update(
                 model,
                 member.images,
@@ -60,3 +65,27 @@ def test_the_updates_are_those_of_clients_trained_step_by_step(
             assert update.steps == plain.steps
             for name, change in plain.change.items():
                 assert torch.allclose(update.change[name], change, rtol=1e-5, atol=1e-9), name
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize(("defense", "lanes"), [("none", 2), ("csvar", 3), ("image-noise", 1)])
+def test_the_steps_are_those_of_a_client_alone(
+    recipe: LocalTraining, defense: str, lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a graph, on the CPU: the arithmetic, the draws and the turns."""
+
+    def played(stage: Stage, x: torch.Tensor, y: torch.Tensor) -> object:
+        x, y = x.clone(), y.clone()
+        return Played(stage, x, y), x, y
+
+    monkeypatch.setattr(Stage, "record", played)
+    agree(recipe, defense, "cpu", lanes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize(("defense", "lanes"), [("none", 1), ("none", 3), ("csvar", 2)])
+def test_the_updates_are_those_of_clients_trained_step_by_step(
+    recipe: LocalTraining, defense: str, lanes: int
+) -> None:
+    agree(recipe, defense, "cuda", lanes)

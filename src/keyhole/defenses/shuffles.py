@@ -24,7 +24,7 @@ WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: tor
 """Types by their size in bytes: a row of a block is moved as one word, whatever its pixels are."""
 GOLDEN, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 """SplitMix64's constants as signed numbers."""
-CACHE = 1 << 20
+CACHE = 1 << 21
 """Bytes of images that are shuffled at once on a CPU."""
 
 

@@ -1,4 +1,4 @@
-"""Clients on a GPU, one after another, each step of them replayed from one CUDA graph.
+"""Clients on a GPU, each step of theirs replayed from a CUDA graph.
 
 A training step of a deep network is a thousand small operations, and sending them one by one takes
 longer than computing them. Here they are recorded once and sent together. The result is that of
@@ -8,7 +8,8 @@ longer than computing them. Here they are recorded once and sent together. The r
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -20,21 +21,22 @@ from keyhole.federation.together import Member
 from keyhole.federation.training import LocalTraining, augmented
 from keyhole.models.modes import set_mode
 from keyhole.seeds import generator as named_generator
-from keyhole.seeds import seeded_globally
 from keyhole.update import Update
 
 WARM_UP = 3
 
 
 class Graphed:
-    """Trains members in turn; graphs are kept from round to round.
+    """Trains members by recorded steps; recordings are kept from round to round.
 
-    ``half``: activations in bfloat16, weights and sums in float32 still.
+    ``lanes`` members take turns, step by step, each on a stream of its own: small operations of
+    several clients share the device. ``half``: activations in bfloat16, weights and sums in float32
+    still.
     """
 
-    def __init__(self, *, half: bool = False) -> None:
+    def __init__(self, *, half: bool = False, lanes: int = 1) -> None:
         self.half = half
-        self.stages: dict[object, Stage] = {}
+        self.lanes = [Lane() for _ in range(lanes)]
 
     def takes(self, model: nn.Module, members: Sequence[Member], defense: Defense) -> bool:
         """Whether this model can be trained so: SGD on a GPU, no gradient or model of its own."""
@@ -53,37 +55,97 @@ class Graphed:
         self, model: nn.Module, members: Sequence[Member], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
         """Every member's update through the doors of ``defense``, and what the defense reports."""
-        return [self.one(model, member, defense) for member in members]
+        found: list[tuple[Update, Telemetry]] = []
+        width = len(self.lanes)
+        for start in range(0, len(members), width):
+            some = members[start : start + width]
+            runs = [
+                Run(model, member, defense, lane, self.half)
+                for member, lane in zip(some, self.lanes, strict=False)
+            ]
+            under_way = [run.steps() for run in runs]
+            while under_way:
+                under_way = [steps for steps in under_way if next(steps, None) is not None]
+            if next(model.parameters()).is_cuda:
+                torch.cuda.synchronize()
+            found += [run.finished() for run in runs]
+        return found
 
-    def one(self, model: nn.Module, member: Member, defense: Defense) -> tuple[Update, Telemetry]:
-        recipe, images = member.training, member.images
-        side = ClientSide(member.generator, model, images, member.labels, memory=member.memory)
-        inputs = member.data.normalise(defense.on_images(images, side))
-        seed = int(torch.randint(2**62, (), generator=member.generator))
+
+class Lane:
+    """A stream, and the recordings made on it."""
+
+    def __init__(self) -> None:
+        self.stages: dict[object, Stage] = {}
+        self.stream: torch.cuda.Stream | None = None
+
+    def stage(self, model: nn.Module, recipe: LocalTraining, half: bool) -> Stage:
         key = (recipe.mode, recipe.momentum, recipe.clip)
-        stage = self.stages.get(key)
-        if stage is None:
-            stage = self.stages[key] = Stage.of(model, recipe, self.half)
-        stage.begin(model, recipe)
-        epoch = 0
-        with seeded_globally(seed):
-            for now, batch in recipe.batches(len(inputs), named_generator(seed, "batches")):
+        if key not in self.stages:
+            self.stages[key] = Stage.of(model, recipe, half)
+        return self.stages[key]
+
+    @contextmanager
+    def taken(self, device: torch.device) -> Iterator[None]:
+        """Work inside the block goes to this lane's stream, after what was sent before."""
+        if device.type != "cuda":
+            yield
+            return
+        if self.stream is None:
+            self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self.stream.wait_stream(torch.cuda.default_stream(device))
+        with torch.cuda.stream(self.stream):
+            yield
+
+
+class Run:
+    """One member on one lane."""
+
+    def __init__(
+        self, model: nn.Module, member: Member, defense: Defense, lane: Lane, half: bool
+    ) -> None:
+        self.model, self.member, self.defense, self.lane = model, member, defense, lane
+        self.stage = lane.stage(model, member.training, half)
+        self.side = ClientSide(
+            member.generator, model, member.images, member.labels, memory=member.memory
+        )
+
+    def inputs(self, epoch: int) -> Tensor:
+        self.side.images = self.member.images_of(epoch)
+        return self.member.data.normalise(self.defense.on_images(self.side.images, self.side))
+
+    def steps(self) -> Iterator[int]:
+        """Takes one step of the training at a time; yields its number."""
+        member, recipe = self.member, self.member.training
+        device, epoch = member.images.device, 0
+        with self.lane.taken(device):
+            inputs = self.inputs(0)
+            seed = int(torch.randint(2**62, (), generator=member.generator))
+            draw = torch.Generator(device).manual_seed(seed)
+            self.stage.begin(self.model, recipe)
+        batches = recipe.batches(len(inputs), named_generator(seed, "batches"))
+        for number, (now, batch) in enumerate(batches):
+            with self.lane.taken(device):
                 if now > epoch:
-                    side.images = member.images_of(now)
-                    inputs = member.data.normalise(defense.on_images(side.images, side))
+                    inputs = self.inputs(now)
                 epoch = now
-                chosen = batch.to(inputs.device)
+                chosen = batch.to(device, non_blocking=True)
                 x = inputs[chosen]
-                stage.step(augmented(x) if recipe.augment else x, member.labels[chosen])
+                x = augmented(x, draw) if recipe.augment else x
+                self.stage.step(x, member.labels[chosen])
+            yield number
+
+    def finished(self) -> tuple[Update, Telemetry]:
+        recipe, count = self.member.training, len(self.member.images)
         assert recipe.lr is not None
         update = Update(
-            stage.change(model),
-            steps=recipe.steps_of(len(inputs)),
+            self.stage.change(self.model),
+            steps=recipe.steps_of(count),
             lr=recipe.lr,
-            batch_size=recipe.local_batch(len(inputs)),
-            examples=len(inputs),
+            batch_size=recipe.local_batch(count),
+            examples=count,
         )
-        return defense.on_update(update.check(), side), side.telemetry
+        return self.defense.on_update(update.check(), self.side), self.side.telemetry
 
 
 @dataclass
@@ -137,12 +199,12 @@ class Stage:
         x, y = x.clone(memory_format=layout), y.clone()
         state = {name: tensor.clone() for name, tensor in self.local.state_dict().items()}
         speed = [v.clone() for v in self.velocity]
+        torch.cuda.synchronize()
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(aside):
             for _ in range(WARM_UP):
                 self.advance(x, y)
-        torch.cuda.current_stream().wait_stream(aside)
+        torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             self.advance(x, y)

@@ -92,17 +92,20 @@ def clipped(gradient: list[Tensor], limit: float | None) -> list[Tensor]:
     return [g * scale for g in gradient]
 
 
-def augmented(images: Tensor) -> Tensor:
-    """Each image mirrored or not, and shifted by up to an eighth of its side, borders reflected."""
+def augmented(images: Tensor, draw: torch.Generator | None = None) -> Tensor:
+    """Each image mirrored or not, and shifted by up to an eighth of its side, borders reflected.
+
+    Draws come from torch's global generator, or from ``draw``, one of the images' device.
+    """
     count, _, height, width = images.shape
     device = images.device
-    mirrored = torch.rand(count, device=device) < 0.5
+    mirrored = torch.rand(count, device=device, generator=draw) < 0.5
     images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
     down, across = height // 8, width // 8
     padded = F.pad(images, (across, across, down, down), mode="reflect")
-    rows = torch.randint(2 * down + 1, (count, 1), device=device)
+    rows = torch.randint(2 * down + 1, (count, 1), device=device, generator=draw)
     rows = rows + torch.arange(height, device=device)
-    columns = torch.randint(2 * across + 1, (count, 1), device=device)
+    columns = torch.randint(2 * across + 1, (count, 1), device=device, generator=draw)
     columns = columns + torch.arange(width, device=device)
     which = torch.arange(count, device=device).view(-1, 1, 1)
     places = (which, rows[:, :, None], columns[:, None, :])

@@ -124,6 +124,8 @@ def knows(finding: Finding) -> str:
     words = []
     if finding.knowledge["defense"] is not None:
         words.append("knew the defense")
+    if finding.knowledge.get("intercepted"):
+        words.append("saw the images on their way")
     if finding.knowledge["labels"]:
         words.append("was given the labels")
     if finding.knowledge.get("masks"):

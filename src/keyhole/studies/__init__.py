@@ -1,8 +1,8 @@
 """Studies: one file a paper, its tables run anew and shown beside the paper's figures."""
 
-from keyhole.studies import dia, mjp
+from keyhole.studies import csvar, dia, mjp
 from keyhole.studies.base import Piece, Study
 
-STUDIES: dict[str, Study] = {study.name: study for study in (dia.STUDY, mjp.STUDY)}
+STUDIES: dict[str, Study] = {study.name: study for study in (dia.STUDY, mjp.STUDY, csvar.STUDY)}
 
 __all__ = ["STUDIES", "Piece", "Study"]

@@ -162,8 +162,17 @@ def condensed(piece: AuditPiece, result: AuditResult) -> dict[str, Any]:
         "stage": {k: first.recipe[k] for k in RECIPE},
         "device": first.recipe["device"],
         "versions": first.versions,
-        "rows": {row_name(f): _row(f) for f in result.findings},
+        "rows": rows_of(result.findings),
     }
+
+
+def rows_of(findings: Sequence[Finding]) -> dict[str, dict[str, Any]]:
+    """Findings by attack; where one who knows the defense used it too, that row says so."""
+    rows: dict[str, dict[str, Any]] = {}
+    for finding in findings:
+        name = row_name(finding)
+        rows[f"{name} ({finding.attacker})" if name in rows else name] = _row(finding)
+    return rows
 
 
 def row_name(finding: Finding) -> str:

@@ -1,0 +1,136 @@
+"""The pieces of the CSVAR study, and its tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from keyhole.data import load
+from keyhole.defenses import DEFENSES
+from keyhole.studies import STUDIES
+from keyhole.studies.base import AuditPiece
+from keyhole.studies.csvar import paper, training
+from keyhole.studies.csvar.networks import NETWORKS, network
+from keyhole.studies.csvar.pieces import MembershipPiece, TablePiece
+from keyhole.studies.csvar.tables import tables
+from keyhole.studies.csvar.training import RECIPES, Recipe
+
+STUDY = STUDIES["csvar"]
+RESULTS = Path(__file__).parents[3] / "results" / "csvar"
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_every_cell_of_the_table_has_its_piece() -> None:
+    names = [piece.name for piece in STUDY.pieces]
+    assert len(names) == len(set(names))
+    cells = [piece for piece in STUDY.pieces if isinstance(piece, TablePiece)]
+    found = {(c.data, c.network, c.defense) for c in cells}
+    assert found == set(paper.TABLE_1)
+    assert len(found) == 27
+    for piece in STUDY.pieces:
+        assert piece.about()
+        for name in getattr(getattr(piece, "stage", None), "defenses", ()):
+            assert DEFENSES.parse(name)
+
+
+def test_the_papers_losses_are_as_its_table_says() -> None:
+    """Its text says .21 points on average; the table has .54."""
+    losses = [
+        paper.TABLE_1[data, kind, "none"] - paper.TABLE_1[data, kind, "csvar"]
+        for data in ("mnist", "cifar10")
+        for kind in NETWORKS
+    ]
+    assert sum(losses) / len(losses) == pytest.approx(0.54, abs=0.005)
+
+
+def test_members_are_attacked_alike_under_every_defense() -> None:
+    plans = {
+        p.name.removeprefix("membership-"): p.plan
+        for p in STUDY.pieces
+        if isinstance(p, MembershipPiece) and p.name.startswith("membership-")
+    }
+    assert set(plans) == set(paper.DEFENSES)
+    alike = {str(plan.model_copy(update={"defenses": ("x",)})) for plan in plans.values()}
+    assert len(alike) == 1
+
+
+def test_images_are_looked_at_in_one_version_and_in_five() -> None:
+    stages = {p.name: p.stage for p in STUDY.pieces if isinstance(p, AuditPiece)}
+    for data in ("cifar10", "imagenet", "faces"):
+        assert stages[f"see-{data}-csvar-v1"].repeats == 1
+        assert stages[f"see-{data}-csvar-v5"].repeats == 5
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize(("channels", "size"), [(1, (28, 28)), (3, (32, 32)), (1, (112, 92))])
+def test_networks_take_the_papers_images(kind: str, channels: int, size: tuple[int, int]) -> None:
+    made = network(kind, classes=7, channels=channels, size=size, seed=0).eval()
+    with torch.no_grad():
+        assert made(torch.rand(1, channels, *size)).shape == (1, 7)
+    again = network(kind, classes=7, channels=channels, size=size, seed=0)
+    one, two = next(made.parameters()), next(again.parameters())
+    assert torch.equal(one, two)
+
+
+def test_the_rate_falls_over_the_rounds() -> None:
+    recipe = Recipe(rounds=4, epochs=1, batch_size=8, lr=0.1)
+    rates = [recipe.training(number).lr for number in range(1, 5)]
+    assert rates[0] == 0.1
+    assert rates == sorted(rates, reverse=True)
+    assert 0 < rates[-1] < 0.02
+
+
+def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """On digits in the place of MNIST, and for one round only."""
+    digits = load("digits", image_size=16)
+
+    def few(name: str, **_: Any) -> Any:
+        assert name == "mnist"
+        return digits
+
+    monkeypatch.setattr(training, "load", few)
+    monkeypatch.setitem(RECIPES, "mnist", Recipe(rounds=1, epochs=1, batch_size=90, lr=0.05))
+    training.split.cache_clear()
+    model, facts = training.train(
+        "mnist",
+        "shufflenet",
+        DEFENSES.parse("csvar"),
+        RECIPES["mnist"],
+        seed=0,
+        device=torch.device("cpu"),
+        data_dir=None,
+    )
+    training.split.cache_clear()
+    assert facts["clients"] == 10
+    assert facts["train_images"] == len(digits)
+    assert 0 <= facts["accuracy"] <= 1
+    assert facts["accuracy_on_defended"] is not None
+    assert not any(p.isnan().any() for p in model.parameters())
+
+
+def test_ours_stand_before_the_papers(tmp_path: Path) -> None:
+    cell = {"piece": "table-mnist-resnet-csvar", "accuracy": 0.5, "accuracy_on_defended": 0.25}
+    (tmp_path / "table-mnist-resnet-csvar.json").write_text(json.dumps(cell))
+    text = "\n".join(tables(STUDY, tmp_path))
+    assert "50.0 / 25.0 (97.39)" in text
+    assert "- (95.67)" in text
+    assert "CIFAR-10" not in text
+
+
+def test_committed_results_belong_to_pieces_and_are_shown(keyhole: Command) -> None:
+    names = {piece.name for piece in STUDY.pieces}
+    files = sorted(RESULTS.glob("*.json"))
+    assert files
+    for path in files:
+        assert path.stem in names
+        assert json.loads(path.read_text())["piece"] == path.stem
+    code, out, err = keyhole("study", "csvar", "--show", "--results", str(RESULTS))
+    assert (code, err) == (0, "")
+    for words in ("Figure 1", "Figure 7", "What is seen of the images"):
+        assert words in out
