@@ -64,7 +64,8 @@ def test_every_model_meets_every_data_set(keyhole):
 
 def test_list_names_everything(keyhole):
     rooms = json.loads(keyhole("list", "--json")[1])
-    assert set(rooms) == {"attacks", "defenses", "models", "data", "metrics"}
+    assert set(rooms) == {"attacks", "membership", "defenses", "models", "data", "metrics"}
+    assert {"loss", "shadow", "lira"} == {a["name"] for a in rooms["membership"]}
     assert {"linear", "april", "patch-lstsq", "labels"} <= {a["name"] for a in rooms["attacks"]}
     assert all(a["paper"] and a["needs"] and a["summary"] for a in rooms["attacks"])
     out = keyhole("list")[1]

@@ -125,7 +125,7 @@ def test_no_mask_of_a_puzzle_can_be_reached(digits: ImageSet, observe: Callable[
     vit.train()(torch.zeros(3, 1, 8, 8))
     victim = observe(vit, digits, INDICES, defense)
     secrets = secrets_of(digits, victim.images, victim.labels)
-    masks = [victim.masks[0], victim.masks[0].float(), vit.puzzle.dealer.stack]
+    masks = [victim.masks[0], victim.masks[0].float(), *vit.puzzle.dealer.stack]
     assert leaks(victim.observation, [*secrets, *masks]) == []
     victim.observation.model.puzzle.dealer.stack = vit.puzzle.dealer.stack
     assert set(leaks(victim.observation, masks)) == {"storage", "value"}

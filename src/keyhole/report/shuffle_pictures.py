@@ -39,7 +39,7 @@ def shuffle_explained(
             axes.set_title(title)
             axes.set_axis_off()
         show(panels[0], image)
-        panels[1].imshow(spread.sqrt(), cmap=HEAT)
+        panels[1].imshow(spread.sqrt().numpy(), cmap=HEAT)
         show(panels[2], image)
         for left, top, side, fine in outlines(batch, defense):
             square = {"fill": False, "edgecolor": FINE if fine else COARSE, "linewidth": 0.6}
@@ -90,7 +90,7 @@ def whole_image(by_region: Tensor, size: Sequence[int]) -> Tensor:
 
 
 def show(axes: Any, image: Tensor) -> None:
-    pixels = image.detach().cpu().clamp(0, 1).permute(1, 2, 0)
+    pixels = image.detach().cpu().clamp(0, 1).permute(1, 2, 0).numpy()
     if pixels.shape[-1] == 1:
         axes.imshow(pixels[..., 0], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
     else:
