@@ -1,7 +1,10 @@
 """Defenses: one file each; a defense has four doors and uses one or two."""
 
+from keyhole.defenses.agp import Agp
 from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
+from keyhole.defenses.calibrated import CalibratedNoise, equal_epsilon, equal_noise, noise_norm
 from keyhole.defenses.csvar import Csvar
+from keyhole.defenses.dp import Dp
 from keyhole.defenses.dpsgd import DpSgd
 from keyhole.defenses.dropout import Dropout
 from keyhole.defenses.gaussian import Gaussian
@@ -9,18 +12,23 @@ from keyhole.defenses.image_noise import ImageNoise
 from keyhole.defenses.mjp import Mjp
 from keyhole.defenses.none import NoDefense
 from keyhole.defenses.pruning import Pruning
+from keyhole.defenses.tip import Tip
 from keyhole.registry import Registry
 
 DEFENSES: Registry[Defense] = Registry(
-    "defense", [NoDefense, Gaussian, Pruning, Dropout, DpSgd, Mjp, Csvar, ImageNoise]
+    "defense",
+    [NoDefense, Gaussian, Pruning, Dropout, DpSgd, Mjp, Csvar, ImageNoise, Tip, Dp, Agp],
 )
 
 __all__ = [
     "DEFENSES",
+    "Agp",
+    "CalibratedNoise",
     "ClientSide",
     "Csvar",
     "Defense",
     "DefenseSpec",
+    "Dp",
     "DpSgd",
     "Dropout",
     "Gaussian",
@@ -29,4 +37,8 @@ __all__ = [
     "NoDefense",
     "Pruning",
     "Telemetry",
+    "Tip",
+    "equal_epsilon",
+    "equal_noise",
+    "noise_norm",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -33,6 +34,7 @@ class DefenseSpec:
 class ClientSide:
     """What a defense may use: it stands on the client's side and is trusted with everything.
 
+    ``images`` are in [0, 1]; ``normalise`` makes the model's inputs of them.
     ``telemetry`` collects what the defense reports of its own work; ``memory`` outlives the round.
     """
 
@@ -42,6 +44,7 @@ class ClientSide:
     labels: Tensor | None = None
     telemetry: Telemetry = field(default_factory=dict)
     memory: Memory = field(default_factory=dict)
+    normalise: Callable[[Tensor], Tensor] = field(default=lambda images: images)
 
     def record(self, **values: float | int | str) -> None:
         """Adds to the telemetry."""

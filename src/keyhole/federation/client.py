@@ -49,6 +49,7 @@ def defended_update(
         images=images,
         labels=labels,
         memory={} if memory is None else memory,
+        normalise=data.normalise,
     )
     epochs = itertools.count(1)
 

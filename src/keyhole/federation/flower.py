@@ -118,6 +118,7 @@ def local_training(
     if shield is not None:
         draw = shield.side.generator
         shield.side.model, shield.side.images, shield.side.labels = model, images, labels
+        shield.side.normalise = data.normalise
     epochs = itertools.count(1)
 
     def again() -> Tensor:

@@ -107,7 +107,12 @@ class Run:
         self.model, self.member, self.defense, self.lane = model, member, defense, lane
         self.stage = lane.stage(model, member.training, half)
         self.side = ClientSide(
-            member.generator, model, member.images, member.labels, memory=member.memory
+            member.generator,
+            model,
+            member.images,
+            member.labels,
+            memory=member.memory,
+            normalise=member.data.normalise,
         )
 
     def inputs(self, epoch: int) -> Tensor:

@@ -70,7 +70,15 @@ class Together:
     ) -> list[tuple[Update, Telemetry]]:
         """Every member's update through the doors of ``defense``, and what the defense reports."""
         sides = [
-            ClientSide(m.generator, model, m.images, m.labels, memory=m.memory) for m in members
+            ClientSide(
+                m.generator,
+                model,
+                m.images,
+                m.labels,
+                memory=m.memory,
+                normalise=m.data.normalise,
+            )
+            for m in members
         ]
 
         epochs = itertools.count()

@@ -23,7 +23,14 @@ def side_by_side(models: Sequence[nn.Module], members: Sequence[Member], defense
     made of its model alone, to float tolerance (dropout and augmentation draw otherwise).
     """
     sides = [
-        ClientSide(m.generator, model, m.images, m.labels, memory=m.memory)
+        ClientSide(
+            m.generator,
+            model,
+            m.images,
+            m.labels,
+            memory=m.memory,
+            normalise=m.data.normalise,
+        )
         for m, model in zip(members, models, strict=True)
     ]
 

@@ -1,0 +1,76 @@
+"""Gaussian noise on every parameter, calibrated to a privacy budget."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Annotated, ClassVar, Self
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+
+from keyhole.defenses.base import ClientSide
+from keyhole.defenses.calibrated import CalibratedNoise, of_parameters
+from keyhole.update import Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dp(CalibratedNoise):
+    """Clips the update and adds N(0, sigma^2) to every parameter; buffers leave as they are.
+
+    The update is scaled so that the mean gradient of its steps, ``-change / (lr * steps)``, has at
+    most the norm ``clip``; ``sigma`` is :meth:`zeta` unless it is given. This is the baseline of
+    the TIP paper, with the sensitivity of its code: the budget is nominal (gradients are clipped
+    by the batch, not by the image, and several rounds add up), no guarantee is claimed.
+    """
+
+    sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+
+    name: ClassVar[str] = "dp"
+    summary: ClassVar[str] = "clips the update and adds noise to every parameter, by a budget"
+    paper: ClassVar[str] = "Wei et al. 2020; the baseline of Wang and Su 2025 (TIP)"
+    headline: ClassVar[tuple[str, ...]] = ("epsilon", "sigma")
+    paper_attacks: ClassVar[tuple[str, ...]] = ("ig",)
+
+    def strength(self, update: Update, model: nn.Module) -> float:
+        """Sigma."""
+        return self.zeta(update) if self.sigma is None else self.sigma
+
+    def energy(self, model: nn.Module) -> float:
+        return float(sum(p.numel() for p in model.parameters()))
+
+    def at(self, strength: float | None) -> Self:
+        return dataclasses.replace(self, sigma=strength)
+
+    def shares(self, update: Update, side: ClientSide) -> dict[str, Tensor]:
+        """How much of the noise each value of a parameter gets, where that is not all of it."""
+        return {}
+
+    def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
+        side = side or ClientSide()
+        model = self.model_of(side)
+        trained = of_parameters(update, model)
+        sigma = self.strength(update, model)
+        shares = self.shares(update, side) if sigma > 0 else {}
+        norm, limit = trained.norm(), self.clip * update.lr * update.steps
+        scale = min(1.0, limit / norm) if norm > 0 else 1.0
+        energy = 0.0
+
+        def protect(name: str, tensor: Tensor) -> Tensor:
+            nonlocal energy
+            if name not in trained.change:
+                return tensor
+            clipped = tensor * scale if scale < 1.0 else tensor
+            if sigma == 0:
+                return clipped
+            noise = torch.randn(tensor.shape, generator=side.generator).to(tensor) * sigma
+            if name in shares:
+                noise = noise * shares[name].to(noise)
+            energy += float(noise.double().square().sum())
+            return clipped + noise
+
+        protected = update.map(protect)
+        side.record(sigma=sigma, update_norm=norm, clip_scale=scale, noise_norm=math.sqrt(energy))
+        return protected
