@@ -265,7 +265,7 @@ def test_a_client_must_show_its_images(small: nn.Module) -> None:
 
 @pytest.mark.parametrize(
     ("name", "size"),
-    [("lenet", 16), ("torchvision:mobilenet_v2", 32), ("timm:convnext_atto", 32)],
+    [("lenet", 16), ("torchvision:mobilenet_v2", 96), ("timm:convnext_atto", 32)],
 )
 def test_it_works_on_networks_by_name(name: str, size: int) -> None:
     model = build(name, classes=10, image_size=size)

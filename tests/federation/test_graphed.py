@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from keyhole.data import load
 from keyhole.defenses import DEFENSES
@@ -11,7 +12,6 @@ from keyhole.federation import LocalTraining
 from keyhole.federation.client import defended_update
 from keyhole.federation.graphed import Graphed, Stage
 from keyhole.federation.together import Member
-from keyhole.models import build
 from keyhole.seeds import generator
 
 RECIPES = [
@@ -31,8 +31,15 @@ def members(recipe: LocalTraining, device: str) -> list[Member]:
 
 
 def test_a_cpu_and_gradients_of_a_defense_are_left_to_others() -> None:
-    model = build("resnet18", classes=10, channels=1, image_size=16)
+    model = convolutional()
     assert not Graphed().takes(model, members(RECIPES[0], "cpu"), DEFENSES.parse("none"))
+
+
+def convolutional() -> nn.Module:
+    """Small, with batch statistics."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(4), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(72, 10))
 
 
 class Played:
@@ -47,7 +54,7 @@ class Played:
 
 def agree(recipe: LocalTraining, defense: str, device: str, lanes: int) -> None:
     """Ours, and again from the recordings, are what clients do alone, step by step."""
-    model = build("resnet18", classes=10, channels=1, image_size=16).to(device).double()
+    model = convolutional().to(device).double()
     chosen, graphed = DEFENSES.parse(defense), Graphed(lanes=lanes)
     for _ in range(2):
         ours = graphed(model, members(recipe, device), defense=chosen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -88,14 +89,15 @@ def test_the_rate_falls_over_the_rounds() -> None:
 
 def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """On digits in the place of MNIST, and for one round only."""
-    digits = load("digits", image_size=16)
+    every = load("digits", image_size=16)
+    digits = dataclasses.replace(every, labels=every.labels[:200])
 
     def few(name: str, **_: Any) -> Any:
         assert name == "mnist"
         return digits
 
     monkeypatch.setattr(training, "load", few)
-    monkeypatch.setitem(RECIPES, "mnist", Recipe(rounds=1, epochs=1, batch_size=90, lr=0.05))
+    monkeypatch.setitem(RECIPES, "mnist", Recipe(rounds=1, epochs=1, batch_size=20, lr=0.05))
     training.split.cache_clear()
     model, facts = training.train(
         "mnist",
