@@ -6,6 +6,8 @@ import os
 import sys
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads
+if "PYTEST_XDIST_WORKER" in os.environ:  # as many processes as cores: one thread each
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
