@@ -77,6 +77,21 @@ def test_exact_versions_add_nothing(photos: torch.Tensor) -> None:
 def test_what_cannot_be_undone_is_shown_as_it_is(photos: torch.Tensor) -> None:
     mixed = unshuffled([photos], Csvar(channels="mixed").spec)
     assert torch.equal(mixed.images, photos)
-    assert "only the usual reading" in mixed.note
+    assert "not un-shuffled: blocks that changed planes" in mixed.note
     tiny = torch.rand(1, 1, 3, 3)
-    assert "too small" in unshuffled([tiny], Csvar().spec).note
+    assert "no 4x4 blocks" in unshuffled([tiny], Csvar().spec).note
+
+
+def test_planes_that_moved_together_are_put_together_too(photos: torch.Tensor) -> None:
+    defense = Csvar(channels="together")
+    hidden = defense.on_images(photos, ClientSide(generator(0)))
+    found = unshuffled([hidden], defense.spec).images
+    gained = ssim(found, photos, data_range=1.0) - ssim(hidden, photos, data_range=1.0)
+    assert bool((gained > 0.2).all())
+
+
+def test_a_version_in_which_an_image_was_not_read_is_left_out(photos: torch.Tensor) -> None:
+    defense, side = ImageNoise(), ClientSide(generator(0))
+    one, two = (defense.on_images(photos, side) for _ in range(2))
+    alone = denoised([two], defense.spec).images
+    assert torch.equal(denoised([one[:1], two], defense.spec).images, alone)

@@ -18,13 +18,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from keyhole.attacks.unshuffle.regions import combined, solve, thumbnail
-from keyhole.defenses import DefenseSpec
-from keyhole.defenses.regions import region_side
+from keyhole.defenses import Csvar, DefenseSpec
+from keyhole.errors import DoesNotFit
 
 SURE = 0.4
 """Who expects a smaller share of the blocks to lie right shows the mean of what may be."""
-LEAST = 4
-"""Regions of a smaller side have no sixteen blocks to be put in order."""
 
 
 @dataclass(frozen=True)
@@ -46,20 +44,22 @@ def unshuffled(versions: Sequence[Tensor], defense: DefenseSpec, exact: bool = T
 
     Where blocks are blurred, or most of them may lie wrong, the mean of what may be is shown.
     """
-    first = versions[-1]
-    if region_side(*first.shape[-2:]) < LEAST:
-        return Undone(first, note="the image is too small to have blocks")
-    if defense.parameters.get("channels") != "apart" or defense.parameters.get("block"):
-        return Undone(first, note="only the usual reading of CSVAR is un-shuffled: channels apart")
+    known = Csvar(**defense.parameters)
+    versions = of_all_images(versions)
     means = [thumbnail(version) for version in versions]
     aligned = [v[matched(m, means[-1])] for v, m in zip(versions, means, strict=True)]
-    solved = solve(combined(torch.stack(aligned[::-1]).float()))
+    try:
+        clean = combined(torch.stack(aligned[::-1]).float(), block=known.block)
+        solved = solve(clean, defense=known)
+    except DoesNotFit as error:
+        return Undone(versions[-1], note=f"not un-shuffled: {error}")
     sure = ((solved.confidence >= SURE) & exact)[:, None, None, None]
     return Undone(torch.where(sure, solved.images, solved.expected), solved.confidence)
 
 
 def denoised(versions: Sequence[Tensor], defense: DefenseSpec, exact: bool = True) -> Undone:
     """The mean of all versions, then non-local means for the noise left (Buades et al. 2005)."""
+    versions = of_all_images(versions)
     last = versions[-1]
     aligned = [version[matched(version, last)] for version in versions]
     mean = torch.stack(aligned).mean(0)
@@ -91,10 +91,13 @@ def smooth(image: Tensor, sigma: float) -> Tensor:
     return torch.from_numpy(laid).permute(2, 0, 1).to(image)
 
 
+def of_all_images(versions: Sequence[Tensor]) -> list[Tensor]:
+    """Those in which as many images were read as in the last: others cannot be matched with it."""
+    return [version for version in versions if len(version) == len(versions[-1])]
+
+
 def matched(images: Tensor, wanted: Tensor) -> Tensor:
     """Which of ``images [n, ...]`` goes with each of ``wanted [n, ...]``: by least distance."""
-    if len(images) != len(wanted):
-        return torch.zeros(len(wanted), dtype=torch.long)
     distance = torch.cdist(wanted.flatten(1).double(), images.flatten(1).double())
     return torch.from_numpy(linear_sum_assignment(distance.cpu().numpy())[1]).to(images.device)
 

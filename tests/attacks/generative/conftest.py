@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from keyhole.attacks.generative import Hitaj, Infiltration, Through
-from keyhole.attacks.generative.discriminator import shallow_convnet
 from keyhole.data import ImageSet, load
 from keyhole.defenses import Defense, NoDefense
 from keyhole.federation import Federation, LocalTraining
+from keyhole.models.shallow_convnet import shallow_convnet
 from keyhole.seeds import derive, seeded_globally
 
 TARGET = 3

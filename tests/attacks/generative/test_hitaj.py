@@ -16,10 +16,10 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from keyhole.attacks.generative import Adversary, Hitaj, Infiltration, hitaj
-from keyhole.attacks.generative.discriminator import shallow_convnet
 from keyhole.data import ImageSet
 from keyhole.errors import DoesNotFit
 from keyhole.federation import Federation
+from keyhole.models.shallow_convnet import shallow_convnet
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge
 

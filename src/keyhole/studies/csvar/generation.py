@@ -23,7 +23,7 @@ from keyhole.models import build
 from keyhole.seeds import derive, generator, seeded_globally
 from keyhole.studies.base import Piece, Setting, Study
 
-NETWORK = "keyhole.attacks.generative.discriminator:shallow_convnet"
+NETWORK = "keyhole.models.shallow_convnet:shallow_convnet"
 DRAWN, KEPT = 64, 12
 EVALUATED = 30
 """Images of a class by which the model is judged after each round, at most."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -29,13 +28,9 @@ class TablePiece(Piece):
     data: str
     network: str
     defense: str
-    rounds: int | None = None
-    """In place of the recipe's."""
 
     def measure(self, study: Study, setting: Setting) -> dict[str, Any]:
         recipe = RECIPES[self.data]
-        if self.rounds is not None:
-            recipe = dataclasses.replace(recipe, rounds=self.rounds)
         device = find_device(setting.device)
         setting.progress.show(f"{self.name}: {recipe.rounds} rounds of ten clients")
         _, facts = train(
@@ -52,7 +47,7 @@ class TablePiece(Piece):
         return {**about, "defense": self.defense, "seed": study.seed, "device": name, **facts}
 
     def about(self) -> dict[str, Any]:
-        rounds = self.rounds or RECIPES[self.data].rounds
+        rounds = RECIPES[self.data].rounds
         what = f"{paper.NETWORKS[self.network]} on {paper.DATA[self.data]}"
         return {"does": f"trains {what} for {rounds} rounds under {self.defense}"}
 

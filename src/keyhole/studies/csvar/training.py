@@ -159,7 +159,3 @@ def batches(held: tuple[ImageSet, list[int]], like: Tensor) -> Iterator[tuple[Te
     for start in range(0, len(indices), EVALUATED):
         some = indices[start : start + EVALUATED]
         yield data.images(some).to(like), data.labels[some].to(like.device)
-
-
-def shortened(recipe: Recipe, rounds: int) -> Recipe:
-    return replace(recipe, rounds=rounds)

@@ -7,7 +7,7 @@ import torch
 
 from keyhole.models import build
 
-NAME = "keyhole.attacks.generative.discriminator:shallow_convnet"
+NAME = "keyhole.models.shallow_convnet:shallow_convnet"
 
 
 @pytest.mark.parametrize("size", [(8, 8), (28, 28), (56, 46), (112, 92)], ids=str)

@@ -16,7 +16,7 @@ def shallow_convnet(*, classes: int, channels: int, image_size: Size) -> nn.Modu
 
     It is without batch norm, whose statistics would mix true and generated images; mean pools pass
     a smoother gradient to the pixels than strides do. By name it is
-    ``keyhole.attacks.generative.discriminator:shallow_convnet``.
+    ``keyhole.models.shallow_convnet:shallow_convnet``.
     """
     height, width = image_size
     layers: list[nn.Module] = []
