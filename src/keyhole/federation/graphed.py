@@ -32,10 +32,15 @@ class Graphed:
     ``lanes`` members take turns, step by step, each on a stream of its own: small operations of
     several clients share the device. ``half``: activations in bfloat16, weights and sums in float32
     still.
+
+    A lane alone lays images out channels last, which is faster. Several do not: cuDNN's batch norm
+    of that layout waits until all its blocks are on the device, and two of them at once may each
+    keep the other's blocks off it, for ever.
     """
 
     def __init__(self, *, half: bool = False, lanes: int = 1) -> None:
         self.half = half
+        self.layout = torch.channels_last if half and lanes == 1 else torch.contiguous_format
         self.lanes = [Lane() for _ in range(lanes)]
 
     def takes(self, model: nn.Module, members: Sequence[Member], defense: Defense) -> bool:
@@ -60,7 +65,7 @@ class Graphed:
         for start in range(0, len(members), width):
             some = members[start : start + width]
             runs = [
-                Run(model, member, defense, lane, self.half)
+                Run(model, member, defense, lane.stage(model, member.training, self), lane)
                 for member, lane in zip(some, self.lanes, strict=False)
             ]
             under_way = [run.steps() for run in runs]
@@ -79,10 +84,10 @@ class Lane:
         self.stages: dict[object, Stage] = {}
         self.stream: torch.cuda.Stream | None = None
 
-    def stage(self, model: nn.Module, recipe: LocalTraining, half: bool) -> Stage:
+    def stage(self, model: nn.Module, recipe: LocalTraining, way: Graphed) -> Stage:
         key = (recipe.mode, recipe.momentum, recipe.clip)
         if key not in self.stages:
-            self.stages[key] = Stage.of(model, recipe, half)
+            self.stages[key] = Stage.of(model, recipe, way.half, way.layout)
         return self.stages[key]
 
     @contextmanager
@@ -102,10 +107,10 @@ class Run:
     """One member on one lane."""
 
     def __init__(
-        self, model: nn.Module, member: Member, defense: Defense, lane: Lane, half: bool
+        self, model: nn.Module, member: Member, defense: Defense, stage: Stage, lane: Lane
     ) -> None:
-        self.model, self.member, self.defense, self.lane = model, member, defense, lane
-        self.stage = lane.stage(model, member.training, half)
+        self.model, self.member, self.defense = model, member, defense
+        self.stage, self.lane = stage, lane
         self.side = ClientSide(
             member.generator,
             model,
@@ -163,17 +168,19 @@ class Stage:
     clip: float | None
     lr: Tensor
     half: bool
+    layout: torch.memory_format
     graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]]
 
     @classmethod
-    def of(cls, model: nn.Module, recipe: LocalTraining, half: bool) -> Stage:
+    def of(
+        cls, model: nn.Module, recipe: LocalTraining, half: bool, layout: torch.memory_format
+    ) -> Stage:
         local = set_mode(copy.deepcopy(model), recipe.mode).requires_grad_(True)
-        if half:
-            local = local.to(memory_format=torch.channels_last)
+        local = local.to(memory_format=layout)
         weights = list(local.parameters())
         still = [torch.zeros_like(w) for w in weights]
         rate = torch.zeros((), device=weights[0].device, dtype=torch.double)
-        return cls(local, still, recipe.momentum, recipe.clip, rate, half, {})
+        return cls(local, still, recipe.momentum, recipe.clip, rate, half, layout, {})
 
     @torch.no_grad()
     def begin(self, model: nn.Module, recipe: LocalTraining) -> None:
@@ -200,8 +207,7 @@ class Stage:
 
     def record(self, x: Tensor, y: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
         """Runs a step a few times and records it; weights and statistics are put back."""
-        layout = torch.channels_last if self.half else torch.preserve_format
-        x, y = x.clone(memory_format=layout), y.clone()
+        x, y = x.clone(memory_format=self.layout), y.clone()
         state = {name: tensor.clone() for name, tensor in self.local.state_dict().items()}
         speed = [v.clone() for v in self.velocity]
         torch.cuda.synchronize()

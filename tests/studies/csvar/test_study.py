@@ -80,7 +80,7 @@ def test_networks_take_the_papers_images(kind: str, channels: int, size: tuple[i
 
 
 def test_the_rate_falls_over_the_rounds() -> None:
-    recipe = Recipe(rounds=4, epochs=1, batch_size=8, lr=0.1)
+    recipe = Recipe(rounds=4, steps=1, batch_size=8, lr=0.1)
     rates = [recipe.training(number).lr for number in range(1, 5)]
     assert rates[0] == 0.1
     assert rates == sorted(rates, reverse=True)
@@ -97,7 +97,7 @@ def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         return digits
 
     monkeypatch.setattr(training, "load", few)
-    monkeypatch.setitem(RECIPES, "mnist", Recipe(rounds=1, epochs=1, batch_size=20, lr=0.05))
+    monkeypatch.setitem(RECIPES, "mnist", Recipe(rounds=1, steps=2, batch_size=20, lr=0.05))
     training.split.cache_clear()
     model, facts = training.train(
         "mnist",

@@ -28,10 +28,13 @@ EVALUATED = 1000
 
 @dataclass(frozen=True)
 class Recipe:
-    """SGD with momentum, whose rate falls by half a cosine over the rounds."""
+    """SGD with momentum, whose rate falls by half a cosine over the rounds.
+
+    A client takes ``steps`` a round, in batches of ``batch_size`` of its images in random order.
+    """
 
     rounds: int
-    epochs: int
+    steps: int
     batch_size: int
     lr: float
     augment: bool = False
@@ -42,7 +45,7 @@ class Recipe:
         share = 0.5 * (1 + math.cos(math.pi * (number - 1) / self.rounds))
         return LocalTraining(
             lr=self.lr * share,
-            epochs=self.epochs,
+            steps=self.steps,
             batch_size=self.batch_size,
             momentum=self.momentum,
             augment=self.augment,
@@ -51,9 +54,9 @@ class Recipe:
 
 
 RECIPES = {
-    "mnist": Recipe(rounds=3, epochs=1, batch_size=128, lr=0.05),
-    "cifar10": Recipe(rounds=20, epochs=1, batch_size=128, lr=0.05, augment=True),
-    "orl-faces": Recipe(rounds=40, epochs=5, batch_size=16, lr=0.03),
+    "mnist": Recipe(rounds=20, steps=20, batch_size=32, lr=0.05),
+    "cifar10": Recipe(rounds=50, steps=24, batch_size=32, lr=0.05, augment=True),
+    "orl-faces": Recipe(rounds=60, steps=6, batch_size=16, lr=0.03),
 }
 
 
