@@ -13,6 +13,7 @@ from keyhole.attacks.matching import (
     IterativeApril,
     MaskReading,
     Matching,
+    UploadedInversion,
     WellInformed,
 )
 from keyhole.attacks.puzzle import PuzzleInversion, PuzzleSpan
@@ -32,6 +33,7 @@ ITERATIVE = (
     DeepLeakage,
     ImprovedDeepLeakage,
     InvertingGradients,
+    UploadedInversion,
     WellInformed,
     DropoutInversion,
     MaskReading,
@@ -66,5 +68,6 @@ __all__ = [
     "PuzzleSpan",
     "Reconstruction",
     "UndoneInterception",
+    "UploadedInversion",
     "Workbench",
 ]

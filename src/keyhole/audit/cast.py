@@ -166,9 +166,9 @@ def tuned(attack: Attack, stage: Stage) -> Attack:
 def fallbacks(defense: Defense, made: Cast) -> list[Attack]:
     """What `auto` adds where no closed form reads images.
 
-    IG, the attacks that the defense was published with, and those that know it.
+    IG, the attacks that the defense was published with, and those made for who knows it.
     """
-    adaptive = [member.name for member in ITERATIVE if defense.name in member.adapts_to]
+    adaptive = [m.name for m in ITERATIVE if m.only_adaptive and defense.name in m.adapts_to]
     published = [name for name in defense.paper_attacks if ATTACKS[name].reads_update]
     names = dict.fromkeys(("ig", *published, *adaptive))
     found = [untold(tuned(ATTACKS[name](), made.stage), made.scored) for name in names]

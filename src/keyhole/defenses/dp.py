@@ -32,7 +32,7 @@ class Dp(CalibratedNoise):
     summary: ClassVar[str] = "clips the update and adds noise to every parameter, by a budget"
     paper: ClassVar[str] = "Wei et al. 2020; the baseline of Wang and Su 2025 (TIP)"
     headline: ClassVar[tuple[str, ...]] = ("epsilon", "sigma")
-    paper_attacks: ClassVar[tuple[str, ...]] = ("ig",)
+    paper_attacks: ClassVar[tuple[str, ...]] = ("ig-uploaded",)
 
     def strength(self, update: Update, model: nn.Module) -> float:
         """Sigma."""

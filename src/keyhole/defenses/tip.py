@@ -49,7 +49,7 @@ class Tip(CalibratedNoise):
     summary: ClassVar[str] = "adds high-frequency noise to the filters that matter most"
     paper: ClassVar[str] = "Wang and Su 2025 (TIP)"
     headline: ClassVar[tuple[str, ...]] = ("epsilon", "beta", "ratio")
-    paper_attacks: ClassVar[tuple[str, ...]] = ("ig",)
+    paper_attacks: ClassVar[tuple[str, ...]] = ("ig-uploaded",)
 
     def misfits(self, model: nn.Module) -> list[str]:
         if not convolutions(model):

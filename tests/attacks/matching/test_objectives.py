@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from keyhole.attacks.matching.lens import Lens
 from keyhole.attacks.matching.match import BuiltMatch, Targets
 from keyhole.attacks.matching.objectives import (
     AbsoluteError,
@@ -19,7 +20,7 @@ from keyhole.attacks.matching.objectives import (
 
 SHAPES = {"conv": (4, 3, 3), "weight": (5, 6), "bias": (5,)}
 VICTIMS = 3
-CHANNELS = torch.tensor([1.0, 0.0, 1.0, 0.0]).view(4, 1, 1)
+CHANNELS = Lens(torch.tensor([1.0, 0.0, 1.0, 0.0]))
 WEIGHTS = {"conv": 0.5, "bias": 0.0}
 
 
@@ -33,6 +34,15 @@ def flat(gradients: dict[str, Tensor], victim: int) -> Tensor:
 
 def each(objective: Objective, G: dict[str, Tensor], T: dict[str, Tensor]) -> list[float]:
     return objective(BuiltMatch(G, Targets(T))).tolist()
+
+
+def through(
+    lens: Lens, objective: Objective, G: dict[str, Tensor], T: dict[str, Tensor]
+) -> list[float]:
+    """The same with one lens for the convolution of every victim."""
+    victims = [{n: t[v] for n, t in T.items()} for v in range(VICTIMS)]
+    targets = Targets.stack(victims, T["conv"], lenses=[{"conv": lens}] * VICTIMS)
+    return objective(BuiltMatch(G, targets)).tolist()
 
 
 def test_the_cosine_is_over_all_parameters_together() -> None:
@@ -87,19 +97,17 @@ def test_parameters_are_weighted() -> None:
 @pytest.mark.parametrize(
     "kind", [Cosine, SquaredError, AbsoluteError, LayerNorms], ids=lambda k: k.__name__
 )
-def test_a_mask_over_channels_compares_only_those(kind: type[Objective]) -> None:
+def test_a_lens_on_channels_compares_only_those(kind: type[Objective]) -> None:
     G, T = draw(), draw()
     only = [{**gradients, "conv": gradients["conv"][:, [0, 2]]} for gradients in (G, T)]
-    masked = kind(masks={"conv": CHANNELS})
-    assert masked.needs_whole
-    assert each(masked, G, T) == pytest.approx(each(kind(), *only))
+    assert through(CHANNELS, kind(), G, T) == pytest.approx(each(kind(), *only))
 
 
 def test_the_relative_error_is_a_share_of_what_is_compared() -> None:
     G, T = draw(), draw()
     nothing = {n: torch.zeros_like(g) for n, g in G.items()}
-    masked = SquaredError(relative=True, masks={"conv": CHANNELS}, weights=WEIGHTS)
-    assert each(masked, nothing, T) == pytest.approx([1.0] * VICTIMS)
+    relative = SquaredError(relative=True, weights=WEIGHTS)
+    assert through(CHANNELS, relative, nothing, T) == pytest.approx([1.0] * VICTIMS)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +129,7 @@ def test_the_cosine_does_not_ask_how_long_a_gradient_is() -> None:
     longer = {n: 7.0 * g for n, g in G.items()}
     assert each(Cosine(), longer, T) == pytest.approx(each(Cosine(), G, T))
     assert Cosine.scale_free
-    assert not Cosine().needs_whole
+    assert not Cosine.whole
 
 
 @pytest.mark.parametrize(

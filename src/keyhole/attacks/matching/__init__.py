@@ -12,6 +12,7 @@ from keyhole.attacks.matching.presets import (
     MaskReading,
     WellInformed,
 )
+from keyhole.attacks.matching.uploaded import UploadedInversion
 
 __all__ = [
     "DeepLeakage",
@@ -23,5 +24,6 @@ __all__ = [
     "IterativeApril",
     "MaskReading",
     "Matching",
+    "UploadedInversion",
     "WellInformed",
 ]

@@ -17,6 +17,7 @@ from keyhole.attacks.closed_form import LabelInference
 from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.engine import Engine
 from keyhole.attacks.matching.execution import Matcher, Way, choose
+from keyhole.attacks.matching.lens import Lenses
 from keyhole.attacks.matching.match import Targets
 from keyhole.attacks.matching.optimisers import State
 from keyhole.attacks.matching.precision import Precision, computing_in
@@ -106,6 +107,10 @@ class Matching(Attack):
         """The gradient that is to be matched."""
         return observation.update.gradient()
 
+    def lenses(self, observation: Observation) -> Lenses:
+        """Through what that gradient is seen, by an attacker who knows where noise is in it."""
+        return {}
+
     def told(self, observation: Observation) -> dict[str, Tensor]:
         """What else the recipe's parts must know of one victim."""
         return {}
@@ -171,7 +176,12 @@ class _Job:
 
     def matcher(self, victims: Sequence[int]) -> Matcher:
         gradients = [self.gradient(victim) for victim in victims]
-        targets = Targets.stack(gradients, self.problem.like, unit=self.recipe.objective.scale_free)
+        targets = Targets.stack(
+            gradients,
+            self.problem.like,
+            unit=self.recipe.objective.scale_free,
+            lenses=[self.attack.lenses(self.of(victim)) for victim in victims],
+        )
         matcher, notes = choose(
             self.problem,
             targets,

@@ -8,40 +8,55 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from keyhole.attacks.matching.lens import Lens, Lenses, stacked
 from keyhole.attacks.matching.tape import Statistics
 
 
 class Targets:
-    """The observed gradients of N victims, stacked: ``tensors[name]`` is ``[N, *shape]``."""
+    """The observed gradients of N victims, stacked: ``tensors[name]`` is ``[N, *shape]``.
 
-    def __init__(self, tensors: dict[str, Tensor], squares: dict[str, Tensor] | None = None):
+    Those that have a lens are kept as seen through it.
+    """
+
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        squares: dict[str, Tensor] | None = None,
+        lenses: Mapping[str, Lens] | None = None,
+    ) -> None:
         self.tensors = tensors
         self.squares = squares or {n: _square(t) for n, t in tensors.items()}
+        self.lenses = lenses or {}
 
     @classmethod
     def stack(
-        cls, gradients: Sequence[Mapping[str, Tensor]], like: Tensor, *, unit: bool = False
+        cls,
+        gradients: Sequence[Mapping[str, Tensor]],
+        like: Tensor,
+        *,
+        unit: bool = False,
+        lenses: Sequence[Lenses] = (),
     ) -> Targets:
         """From one gradient a victim; parameters that some victim did not report are left out.
 
-        ``unit`` scales each victim's whole gradient to length 1.
+        ``lenses``: through which each victim's gradient is seen; none: as it is. ``unit`` scales
+        each victim's whole gradient, so seen, to length 1.
         """
         shared = [n for n in gradients[0] if all(n in g for g in gradients)]
-        scales = [1 / length(g, shared) if unit else 1.0 for g in gradients]
-        return cls(
-            {
-                n: torch.stack(
-                    [(g[n].double() * s).to(like) for g, s in zip(gradients, scales, strict=True)]
-                )
-                for n in shared
-            }
-        )
+        seen = [{n: g[n].double() for n in shared} for g in gradients]
+        for gradient, own in zip(seen, lenses, strict=False):
+            gradient.update({n: lens(gradient[n]) for n, lens in own.items() if n in gradient})
+        scales = [1 / length(g, shared) if unit else 1.0 for g in seen]
+        pairs = list(zip(seen, scales, strict=True))
+        tensors = {n: torch.stack([(g[n] * s).to(like) for g, s in pairs]) for n in shared}
+        return cls(tensors, lenses=stacked(lenses, like) if lenses else None)
 
     def select(self, victims: Tensor) -> Targets:
         """Some of the victims."""
         return Targets(
             {n: t[victims] for n, t in self.tensors.items()},
             {n: s[victims] for n, s in self.squares.items()},
+            {n: lens.select(victims) for n, lens in self.lenses.items()},
         )
 
 
@@ -67,6 +82,12 @@ class Match(ABC):
     def is_built(self, name: str) -> bool:
         """Whether the gradient is there, or costs no more to build than its products do."""
         return True
+
+    def seen(self, name: str) -> Tensor:
+        """G of one parameter through its lens, if it has one: what stands beside the target."""
+        gradient = self.gradient(name)
+        lens = self.targets.lenses.get(name)
+        return gradient if lens is None else lens(gradient)
 
     def target(self, name: str) -> Tensor:
         return self.targets.tensors[name]

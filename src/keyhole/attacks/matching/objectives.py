@@ -20,22 +20,17 @@ TINY = 1e-30
 class Objective(ABC):
     """A distance of gradients.
 
-    ``weights`` gives parameters a weight of their own (others have 1; 0 leaves one out), ``masks``
-    compares only the entries of a parameter where its mask, which broadcasts, is not 0.
+    ``weights`` gives parameters a weight of their own (others have 1; 0 leaves one out). Gradients
+    are compared as seen through their lenses.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
-    masks: Mapping[str, Tensor] = field(default_factory=dict)
 
     whole: ClassVar[bool] = True
     """Whether whole gradients are compared, not only their products with the targets."""
 
     scale_free: ClassVar[bool] = False
     """Whether only directions count, so that targets may be scaled."""
-
-    @property
-    def needs_whole(self) -> bool:
-        return self.whole or bool(self.masks)
 
     @abstractmethod
     def __call__(self, match: Match) -> Tensor:
@@ -47,12 +42,8 @@ class Objective(ABC):
         return [(name, weight) for name, weight in weighted if weight != 0]
 
     def pair(self, match: Match, name: str) -> tuple[Tensor, Tensor]:
-        """Dummy and observed gradient of one parameter, both masked."""
-        gradient, target = match.gradient(name), match.target(name)
-        if name not in self.masks:
-            return gradient, target
-        mask = self.masks[name].to(gradient)
-        return gradient * mask, target * mask
+        """Dummy and observed gradient of one parameter, as they are seen."""
+        return match.seen(name), match.target(name)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +61,7 @@ class Cosine(Objective):
         built: list[tuple[float, Tensor, Tensor]] = []
         dots, squares, wanted, apart = [], [], [], []
         for name, weight in self.compared(match):
-            if name in self.masks or match.is_built(name):
+            if name in match.targets.lenses or match.is_built(name):
                 gradient, target = self.pair(match, name)
                 built.append((weight, gradient.flatten(1), target.flatten(1)))
                 squares.append(weight * gradient.square().flatten(1).sum(1))

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
+from keyhole.attacks import noise
 from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight
+from keyhole.attacks.matching.lens import Lenses, lenses_for
 from keyhole.attacks.matching.objectives import Cosine, SquaredError
 from keyhole.attacks.matching.optimisers import LBFGS, Adam, CosineDecay, Plateau, Steps
 from keyhole.attacks.matching.priors import (
     BatchNormStatistics,
+    LastFeatures,
     Magnitude,
     PatchSeams,
     PositionCosine,
+    Prior,
     TotalVariation,
 )
 from keyhole.attacks.matching.problem import Problem
@@ -21,7 +26,7 @@ from keyhole.attacks.matching.read_off import readable
 from keyhole.attacks.matching.recipe import Recipe
 from keyhole.attacks.matching.unknowns import Pixels
 from keyhole.defenses.regions import zones
-from keyhole.models.anatomy import known_embedding, patch_embedding
+from keyhole.models.anatomy import known_embedding, logits_layer, patch_embedding
 from keyhole.threat import Observation
 
 Labels = Literal["given", "inferred", "sought"]
@@ -68,7 +73,9 @@ class InvertingGradients(Matching):
 
     The rate falls tenfold after ``patience`` iterations without progress; a victim is done after
     ``drops`` falls, or when its loss has not improved for ``give_up`` iterations, or lies below
-    ``stop_below``.
+    ``stop_below``. One who knows where a defense puts noise looks past it (see
+    :mod:`keyhole.attacks.noise`), and averages what was seen several times. ``features`` weighs
+    the last layer's inputs, which an update of one image tells exactly (0: they are not asked for).
     """
 
     iterations: Count = 3000
@@ -77,10 +84,12 @@ class InvertingGradients(Matching):
     drops: Count | None = 4
     give_up: Count | None = None
     stop_below: Positive | None = None
+    features: Weight = 0.0
 
     name: ClassVar[str] = "ig"
     summary: ClassVar[str] = "matches gradients' direction, smooth images preferred"
     paper: ClassVar[str] = "Geiping et al. 2020 (IG), as run in Scheliga et al. 2023"
+    adapts_to: ClassVar[frozenset[str]] = noise.KNOWN
     published: ClassVar[dict[str, Any]] = {
         "iterations": 20_000,
         "patience": 800,
@@ -95,9 +104,31 @@ class InvertingGradients(Matching):
             picture=Pixels(),
             optimiser=Adam(lr=self.lr, signed=("pixels",)),
             schedule=Plateau(patience=self.patience, drops=self.drops, give_up=self.give_up),
-            priors=(TotalVariation(self.tv, block=shuffled_blocks(problem)),),
+            priors=self.priors(problem),
             stop_below=self.stop_below,
         )
+
+    def priors(self, problem: Problem) -> tuple[Prior, ...]:
+        smooth = TotalVariation(self.tv, block=shuffled_blocks(problem))
+        if not self.features:
+            return (smooth,)
+        layer = telling_layer(problem)
+        return (smooth,) if layer is None else (smooth, LastFeatures(self.features, layer))
+
+    def observed(self, observation: Observation) -> dict[str, Tensor]:
+        return noise.read(observation)[0]
+
+    def lenses(self, observation: Observation) -> Lenses:
+        return lenses_for(*noise.read(observation))
+
+
+def telling_layer(problem: Problem) -> str | None:
+    """The last layer, where an update tells its inputs: of one image, in one step."""
+    layer = logits_layer(problem.model, problem.knowledge.shape)
+    alone = problem.knowledge.batch_size == 1 and problem.steps == 1
+    if layer is None or not alone or f"{layer}.bias" not in dict(problem.model.named_parameters()):
+        return None
+    return layer
 
 
 def shuffled_blocks(problem: Problem) -> int | None:

@@ -116,6 +116,33 @@ class PositionCosine(Prior):
 
 
 @dataclass(frozen=True)
+class LastFeatures(Prior):
+    """The relative squared distance of the last layer's inputs, for one image a client.
+
+    Its weight gradient is ``b f^T``, b being the bias' gradient: ``f = W^T b / |b|^2`` can be read
+    off the dummy's gradient and off the observed one alike, and that exactly.
+    """
+
+    weight: float
+    layer: str
+    whole: ClassVar[bool] = True
+
+    def __call__(self, guess: Guess) -> Tensor:
+        match = guess.match
+        weight, bias = f"{self.layer}.weight", f"{self.layer}.bias"
+        dummy = last_features(match.gradient(weight), match.gradient(bias))
+        wanted = last_features(match.target(weight), match.target(bias))
+        apart = (dummy - wanted).square().sum(1)
+        return self.weight * apart / wanted.square().sum(1).clamp(min=1e-20)
+
+
+def last_features(weight: Tensor, bias: Tensor) -> Tensor:
+    """``W^T b / |b|^2`` of gradients ``[N, C, F]`` and ``[N, C]``: the inputs ``[N, F]``."""
+    square = bias.square().sum(1, keepdim=True).clamp(min=1e-20)
+    return torch.einsum("ncf,nc->nf", weight, bias) / square
+
+
+@dataclass(frozen=True)
 class PatchSeams(Prior):
     """Jumps across the borders of patches (Hatamizadeh et al. 2022, GradViT).
 

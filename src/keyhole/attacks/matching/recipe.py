@@ -39,7 +39,7 @@ class Recipe:
     @property
     def needs_whole(self) -> bool:
         """Whether whole gradients are compared, not only their products with the targets."""
-        return self.objective.needs_whole or any(prior.whole for prior in self.priors)
+        return self.objective.whole or any(prior.whole for prior in self.priors)
 
     def seeking_masks(self, problem: Problem, weight: float) -> Recipe:
         """The same attack with the client's dropout masks among the unknowns: what makes IG DIA.

@@ -7,9 +7,12 @@ one image, two vectors in place of a matrix.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
+from keyhole.attacks.matching.lens import Lens
 from keyhole.attacks.matching.match import Targets
 
 THIN = 1e-6
@@ -28,21 +31,22 @@ class ThinTargets(Targets):
         tensors: dict[str, Tensor],
         squares: dict[str, Tensor],
         thin: dict[str, tuple[Tensor, Tensor]],
+        lenses: Mapping[str, Lens] | None = None,
     ) -> None:
-        super().__init__(tensors, squares)
+        super().__init__(tensors, squares, lenses)
         self.thin = thin
 
     def select(self, victims: Tensor) -> ThinTargets:
         kept = super().select(victims)
         thin = {n: (left[victims], right[victims]) for n, (left, right) in self.thin.items()}
-        return ThinTargets(kept.tensors, kept.squares, thin)
+        return ThinTargets(kept.tensors, kept.squares, thin, kept.lenses)
 
 
 def thinned(targets: Targets, ranks: dict[str, int], *, whole: bool) -> ThinTargets:
     """Keeps targets of known low rank as two factors, where they are; ``whole`` keeps them all."""
     tensors, thin = dict(targets.tensors), {}
     for name, rank in ranks.items():
-        if whole or name not in tensors:
+        if whole or name not in tensors or name in targets.lenses:
             continue
         target = tensors[name].flatten(2)
         if target[0].numel() <= SMALL:
@@ -54,7 +58,7 @@ def thinned(targets: Targets, ranks: dict[str, int], *, whole: bool) -> ThinTarg
         if factors is not None:
             thin[name] = factors
             del tensors[name]
-    return ThinTargets(tensors, targets.squares, thin)
+    return ThinTargets(tensors, targets.squares, thin, targets.lenses)
 
 
 def range_finder(target: Tensor, width: int) -> tuple[Tensor, Tensor] | None:

@@ -26,6 +26,10 @@ def mobilenet(classes: int, channels: int) -> nn.Module:
     import timm
 
     made: nn.Module = timm.create_model("mobilenetv1_100", num_classes=classes, in_chans=channels)
+    # timm draws it for a thousand classes; for ten, logits would begin ten times larger.
+    head = made.get_submodule("classifier")
+    assert isinstance(head, nn.Linear)
+    head.reset_parameters()
     return made
 
 

@@ -1,0 +1,57 @@
+"""What of a gradient is looked at: noisy rows or frequencies dimmed, victim by victim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from keyhole.attacks.noise import Noise
+
+
+@dataclass(frozen=True)
+class Lens:
+    """Dims some rows of one parameter's gradient, in all or in some frequencies of its kernels:
+
+        G' = G - (1 - keep) * G P.
+
+    ``keep [..., K]`` in [0, 1] is one number a row, ``bins`` the projection P (see
+    :class:`keyhole.attacks.noise.Noise`); None: P is the identity. Gradients are
+    ``[..., K, *rest]``, with as many axes before K as ``keep`` has.
+    """
+
+    keep: Tensor
+    bins: Tensor | None = None
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        keep = self.keep.to(gradient)
+        keep = keep.view(*keep.shape, *[1] * (gradient.dim() - keep.dim()))
+        if self.bins is None:
+            return gradient * keep
+        dimmed = (gradient.flatten(-2) @ self.bins.to(gradient)).view_as(gradient)
+        return gradient - (1 - keep) * dimmed
+
+    def select(self, victims: Tensor) -> Lens:
+        return replace(self, keep=self.keep[victims])
+
+    def to(self, like: Tensor) -> Lens:
+        """Where ``like`` is and of its type, so that no step has to move it."""
+        return Lens(self.keep.to(like), None if self.bins is None else self.bins.to(like))
+
+
+Lenses = Mapping[str, Lens]
+"""By the name of a parameter; one without a lens is seen as it is."""
+
+
+def lenses_for(gradient: Mapping[str, Tensor], noise: Mapping[str, Noise]) -> dict[str, Lens]:
+    """Lenses under which an inner product weighs each value by :meth:`Noise.trust`."""
+    return {n: Lens(belief.trust(gradient[n]).sqrt(), belief.bins) for n, belief in noise.items()}
+
+
+def stacked(each: Sequence[Lenses], like: Tensor) -> dict[str, Lens]:
+    """The lenses of several victims as one with the victim axis first."""
+    names = [n for n in each[0] if all(n in lenses for lenses in each)]
+    found = {n: torch.stack([lenses[n].keep for lenses in each]) for n in names}
+    return {n: Lens(keep, each[0][n].bins).to(like) for n, keep in found.items()}

@@ -1,0 +1,61 @@
+"""IG as the TIP paper ran it: at the model that the client uploaded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from keyhole.attacks.base import Reconstruction
+from keyhole.attacks.matching.attack import Matching
+from keyhole.attacks.matching.lens import Lenses
+from keyhole.attacks.matching.presets import InvertingGradients
+from keyhole.attacks.workbench import Bare, Workbench
+from keyhole.models.channel_importance import moved
+from keyhole.threat import Observation
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedInversion(InvertingGradients):
+    """IG that compares gradients at the uploaded model, noise and all, not at the one sent out.
+
+    A server that holds both models has no reason to: gradients there are not those the client
+    took. It is what the authors' code does, for comparison with their tables; it knows of no
+    noise. Each client has a model of its own, so that they are attacked one after the other.
+    """
+
+    name: ClassVar[str] = "ig-uploaded"
+    summary: ClassVar[str] = "IG at the model that the client uploaded"
+    paper: ClassVar[str] = "Geiping et al. 2020 (IG), as run in Wang and Su 2025 (TIP)"
+    adapts_to: ClassVar[frozenset[str]] = frozenset()
+    published: ClassVar[dict[str, Any]] = {"iterations": 10_000, "lr": 0.004, "tv": 1e-4}
+
+    def observed(self, observation: Observation) -> dict[str, Tensor]:
+        return observation.update.gradient()
+
+    def lenses(self, observation: Observation) -> Lenses:
+        return {}
+
+    def stream(
+        self, observations: Sequence[Observation], bench: Workbench
+    ) -> Iterator[Reconstruction]:
+        for number, observation in enumerate(observations):
+            model = moved(observation.model, observation.update.change)
+            turn = Turn(bench, number, len(observations))
+            yield from Matching.stream(self, [replace(observation, model=model)], turn)
+
+
+@plain_dataclass
+class Turn(Bare):
+    """One client's part of a bench: whoever watches sees the whole; nothing is kept."""
+
+    bench: Workbench
+    number: int
+    count: int
+
+    def watch(self, done: int, total: int, text: str) -> None:
+        self.bench.watch(self.number * total + done, self.count * total, text)

@@ -1,0 +1,100 @@
+"""Looking past noise: lenses alone, in a match, and in an attack on a noisy update."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from keyhole.attacks import ATTACKS, InvertingGradients
+from keyhole.attacks.matching.lens import Lens, lenses_for, stacked
+from keyhole.attacks.matching.match import BuiltMatch, Targets
+from keyhole.attacks.noise import Noise, projection
+from keyhole.data import denormalise
+from keyhole.defenses import DEFENSES, ClientSide, Defense
+from keyhole.defenses.spectra import high_bins
+from keyhole.models import build
+from keyhole.seeds import generator
+from keyhole.threat import Observation
+
+Clients = Callable[..., list[Any]]
+
+DC = projection(high_bins(3, 3, 0.5))
+
+
+def test_a_dimmed_row_keeps_the_sum_of_each_kernel() -> None:
+    gradient = torch.randn(2, 4, 5, 3, 3, dtype=torch.double)
+    keep = torch.tensor([[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 1.0, 1.0]], dtype=torch.double)
+    through = Lens(keep, DC)(gradient)
+    torch.testing.assert_close(through.sum((-1, -2)), gradient.sum((-1, -2)))
+    torch.testing.assert_close(through[0, 0], gradient[0, 0])
+    flat = gradient[0, 1].mean((-1, -2), keepdim=True).expand(5, 3, 3)
+    torch.testing.assert_close(through[0, 1], flat)
+    torch.testing.assert_close(
+        through[0, 2], (gradient[0, 2] + gradient[0, 2].mean((-1, -2), True)) / 2
+    )
+
+
+def test_without_bins_whole_rows_are_dimmed() -> None:
+    gradient = torch.ones(3, 2, 2)
+    assert Lens(torch.tensor([0.0, 0.5, 1.0]))(gradient).sum((1, 2)).tolist() == [0.0, 2.0, 4.0]
+
+
+def test_inner_products_weigh_values_by_their_trust() -> None:
+    gradient = {"w": torch.randn(4, 200, dtype=torch.double)}
+    belief = Noise(torch.tensor([0.0, 0.0, 1.0, 4.0], dtype=torch.double))
+    lens = lenses_for(gradient, {"w": belief})["w"]
+    other = torch.randn(4, 200, dtype=torch.double)
+    weighed = (gradient["w"] * other).sum(1) @ belief.trust(gradient["w"])
+    torch.testing.assert_close((lens(gradient["w"]) * lens(other)).sum(), weighed)
+
+
+def test_each_victim_is_seen_through_its_own_lens() -> None:
+    gradients = [{"w": torch.randn(3, 2)} for _ in range(2)]
+    lenses = [{"w": Lens(torch.tensor(k))} for k in ([1.0, 0.0, 1.0], [0.0, 1.0, 1.0])]
+    targets = Targets.stack(gradients, torch.zeros(()), lenses=lenses)
+    assert targets.tensors["w"][0, 1].abs().sum() == 0
+    assert targets.tensors["w"][1, 0].abs().sum() == 0
+    match = BuiltMatch({"w": torch.ones(1, 3, 2)}, targets.select(torch.tensor([1])))
+    assert match.seen("w")[0].sum(1).tolist() == [0.0, 2.0, 2.0]
+
+
+def test_a_parameter_without_a_lens_somewhere_has_none() -> None:
+    keep = torch.ones(2)
+    assert set(stacked([{"a": Lens(keep), "b": Lens(keep)}, {"a": Lens(keep)}], keep)) == {"a"}
+
+
+def noisy(client: Any, defense: Defense, *, told: bool) -> Observation:
+    """What the server sees of a client whose update got noise."""
+    seen = client.observation
+    truth = denormalise(client.inputs, client.data.mean, client.data.std)
+    side = ClientSide(generator(0), seen.model, truth, client.labels)
+    return dataclasses.replace(
+        seen,
+        update=defense.on_update(seen.update, side),
+        knowledge=dataclasses.replace(seen.knowledge, defense=defense.spec if told else None),
+    )
+
+
+def test_noise_that_is_known_hides_little(clients: Clients) -> None:
+    model = build("lenet", classes=10, channels=1, image_size=(8, 8), seed=0)
+    attack, defense = InvertingGradients(iterations=150), DEFENSES.parse("tip(beta=10, ratio=0.3)")
+    [client] = clients(model, [[0]])
+    none = client.decibels(attack(client.observation).images)
+    naive = client.decibels(attack(noisy(client, defense, told=False)).images)
+    adaptive = client.decibels(attack(noisy(client, defense, told=True)).images)
+    assert naive < none - 5
+    assert adaptive > none - 2
+
+
+def test_the_uploaded_model_shows_less(clients: Clients) -> None:
+    """Away from the model at which the gradient was taken."""
+    model = build("lenet", classes=10, channels=1, image_size=(8, 8), seed=0)
+    defense = DEFENSES.parse("tip(beta=10, ratio=0.3)")
+    [client] = clients(model, [[0]], lr=0.5)
+    seen = noisy(client, defense, told=True)
+    there = ATTACKS.parse("ig-uploaded(iterations=100)")(seen)
+    here = ATTACKS.parse("ig(iterations=100)")(seen)
+    assert client.decibels(here.images) > client.decibels(there.images) + 3
