@@ -17,6 +17,7 @@ from keyhole.seeds import generator
 RECIPES = [
     LocalTraining(lr=0.05, epochs=2, batch_size=8, momentum=0.9, clip=1.0),
     LocalTraining(lr=0.05, epochs=1, batch_size=10, momentum=0.0, augment=True),
+    LocalTraining(lr=0.003, epochs=2, batch_size=10, optimiser="adam"),
 ]
 
 

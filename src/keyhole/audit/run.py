@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from keyhole.audit.bench import AuditBench
+from keyhole.audit.explanations import explained, sheet
 from keyhole.audit.finding import Finding, key_of, versions
 from keyhole.audit.progress import Progress
 from keyhole.audit.scene import Row, Scene, Skipped
@@ -160,6 +161,7 @@ def play_chunk(
         clients.append(observe(scene, victim, tally))
         tally.client_seconds += time.perf_counter() - started
         progress.advance(1)
+    tally.pictures.update(explained(scene, chunk, [c.observation.update for c in clients]))
     for number, row in enumerate(scene.rows):
         progress.show(f"{scene.cast.stage.model}, {scene.defense}: {row.attack} ({row.attacker})")
         labels = [scene.cast.data.labels[list(scene.cast.victims[v])] for v in chunk]
@@ -311,14 +313,16 @@ def chunk_size(model: nn.Module) -> int:
 def pictures_of(tally: SceneTally, row: int) -> dict[str, torch.Tensor]:
     """The kept pictures of one row, uint8 ``[n, C, H, W]``: ``seen``, and ``truth`` if known.
 
-    Of iterative attacks also ``film.i``, victim i's frames, and ``film.i.at``, their iterations.
+    Of iterative attacks also ``film.i``, victim i's frames, and ``film.i.at``, their iterations. Of
+    defenses on updates ``heat``, overlays of heat maps, and ``plain``, the images below them.
     """
+    found = sheet(tally.pictures)
     prefix = f"seen.{row}."
     names = sorted(n for n in tally.pictures if n.startswith(prefix))
     if not names:
-        return {}
+        return found
     victims = [n.removeprefix(prefix) for n in names]
-    found = {"seen": torch.stack([tally.pictures[n] for n in names])}
+    found["seen"] = torch.stack([tally.pictures[n] for n in names])
     if f"truth.{victims[0]}" in tally.pictures:
         found["truth"] = torch.stack([tally.pictures[f"truth.{v}"] for v in victims])
     for number, victim in enumerate(victims):

@@ -24,6 +24,8 @@ from keyhole.seeds import generator as named_generator
 from keyhole.update import Update
 
 WARM_UP = 3
+ADAM = (0.9, 0.999), 1e-8
+"""Adam's decays and the constant that it divides by at least, as in torch."""
 
 
 class Graphed:
@@ -44,17 +46,12 @@ class Graphed:
         self.lanes = [Lane() for _ in range(lanes)]
 
     def takes(self, model: nn.Module, members: Sequence[Member], defense: Defense) -> bool:
-        """Whether this model can be trained so: SGD on a GPU, no gradient or model of its own."""
+        """Whether this model can be trained so: on a GPU, no gradient or model of its own."""
         plain = (
             type(defense).on_step is Defense.on_step and type(defense).on_model is Defense.on_model
         )
         recipe = members[0].training
-        return (
-            plain
-            and recipe.lr is not None
-            and recipe.optimiser == "sgd"
-            and next(model.parameters()).is_cuda
-        )
+        return plain and recipe.lr is not None and next(model.parameters()).is_cuda
 
     def __call__(
         self, model: nn.Module, members: Sequence[Member], *, defense: Defense
@@ -85,7 +82,7 @@ class Lane:
         self.stream: torch.cuda.Stream | None = None
 
     def stage(self, model: nn.Module, recipe: LocalTraining, way: Graphed) -> Stage:
-        key = (recipe.mode, recipe.momentum, recipe.clip)
+        key = (recipe.mode, recipe.optimiser, recipe.momentum, recipe.clip)
         if key not in self.stages:
             self.stages[key] = Stage.of(model, recipe, way.half, way.layout)
         return self.stages[key]
@@ -164,8 +161,11 @@ class Stage:
 
     local: nn.Module
     velocity: list[Tensor]
-    momentum: float
-    clip: float | None
+    squares: list[Tensor]
+    """Mean squares of the gradient, for Adam."""
+    taken: Tensor
+    """Steps taken since the beginning."""
+    recipe: LocalTraining
     lr: Tensor
     half: bool
     layout: torch.memory_format
@@ -179,8 +179,14 @@ class Stage:
         local = local.to(memory_format=layout)
         weights = list(local.parameters())
         still = [torch.zeros_like(w) for w in weights]
-        rate = torch.zeros((), device=weights[0].device, dtype=torch.double)
-        return cls(local, still, recipe.momentum, recipe.clip, rate, half, layout, {})
+        squares = [torch.zeros_like(w) for w in weights] if recipe.optimiser == "adam" else []
+        taken, rate = torch.zeros(2, device=weights[0].device, dtype=torch.double)
+        return cls(local, still, squares, taken, recipe, rate, half, layout, {})
+
+    @property
+    def moving(self) -> list[Tensor]:
+        """What a step changes besides the weights and statistics."""
+        return [*self.velocity, *self.squares, self.taken]
 
     @torch.no_grad()
     def begin(self, model: nn.Module, recipe: LocalTraining) -> None:
@@ -189,7 +195,8 @@ class Stage:
         own, sent = self.local.state_dict(), model.state_dict()
         for name, tensor in own.items():
             tensor.copy_(sent[name])
-        torch._foreach_zero_(self.velocity)
+        for tensor in self.moving:
+            tensor.zero_()
         self.lr.fill_(recipe.lr)
 
     def change(self, model: nn.Module) -> dict[str, Tensor]:
@@ -197,7 +204,7 @@ class Stage:
         return {name: (own[name] - sent[name]).detach() for name in sent}
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """One step of SGD on a batch: replayed if one of its shape was recorded."""
+        """One step on a batch: replayed if one of its shape was recorded."""
         if x.shape not in self.graphs:
             self.graphs[x.shape] = self.record(x, y)
         graph, held_x, held_y = self.graphs[x.shape]
@@ -209,7 +216,7 @@ class Stage:
         """Runs a step a few times and records it; weights and statistics are put back."""
         x, y = x.clone(memory_format=self.layout), y.clone()
         state = {name: tensor.clone() for name, tensor in self.local.state_dict().items()}
-        speed = [v.clone() for v in self.velocity]
+        moving = [tensor.clone() for tensor in self.moving]
         torch.cuda.synchronize()
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         with torch.cuda.stream(aside):
@@ -222,7 +229,7 @@ class Stage:
         with torch.no_grad():
             for name, tensor in self.local.state_dict().items():
                 tensor.copy_(state[name])
-            for now, before in zip(self.velocity, speed, strict=True):
+            for now, before in zip(self.moving, moving, strict=True):
                 now.copy_(before)
         return graph, x, y
 
@@ -237,11 +244,31 @@ class Stage:
             gradient = [
                 torch.zeros_like(w) if g is None else g for w, g in zip(weights, found, strict=True)
             ]
-            if self.clip is not None:
+            if self.recipe.clip is not None:
                 norm = torch.stack(torch._foreach_norm(gradient)).norm()
-                scale = (self.clip / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
+                scale = (self.recipe.clip / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(
+                    max=1
+                )
                 torch._foreach_mul_(gradient, scale)
-            torch._foreach_mul_(self.velocity, self.momentum)
-            torch._foreach_add_(self.velocity, gradient)
-            moved = torch._foreach_mul(self.velocity, -self.lr)
+            moved = self.by_adam(gradient) if self.squares else self.by_momentum(gradient)
             torch._foreach_add_([w.detach() for w in weights], moved)
+
+    def by_momentum(self, gradient: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:
+        """How SGD moves the weights."""
+        torch._foreach_mul_(self.velocity, self.recipe.momentum)
+        torch._foreach_add_(self.velocity, gradient)
+        return torch._foreach_mul(self.velocity, -self.lr)
+
+    def by_adam(self, gradient: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:
+        """How Adam does (Kingma and Ba 2015), with the usual constants."""
+        (first, second), tiny = ADAM
+        self.taken += 1
+        torch._foreach_lerp_(self.velocity, gradient, 1 - first)
+        torch._foreach_mul_(self.squares, second)
+        torch._foreach_addcmul_(self.squares, gradient, gradient, 1 - second)
+        below = torch._foreach_sqrt(self.squares)
+        torch._foreach_div_(below, (1 - second**self.taken).sqrt())
+        torch._foreach_add_(below, tiny)
+        moved = torch._foreach_div(self.velocity, below)
+        torch._foreach_mul_(moved, -self.lr / (1 - first**self.taken))
+        return moved

@@ -63,6 +63,7 @@ def _section(section: view.Section, store: Store | None) -> dict[str, Any]:
     return {
         "about": section,
         "rows": rows,
+        "heat": _heat(section, store),
         "notes": list(dict.fromkeys(note for f in section.findings for note in f.notes)),
         "verdicts": [
             {"about": v, "defense": view.defense_name(v.defense), "row": _evidence(v, by_key)}
@@ -76,6 +77,16 @@ def _section(section: view.Section, store: Store | None) -> dict[str, Any]:
             for (defense, parameter), lines in view.sweeps(section).items()
         ],
     }
+
+
+def _heat(section: view.Section, store: Store | None) -> dict[str, list[str]]:
+    """What the clients' networks look at without a defense and under each: a column a name."""
+    if store is None:
+        return {}
+    first = {view.defense_name(f.defense): f.key for f in reversed(section.findings)}
+    order = dict.fromkeys(view.defense_name(f.defense) for f in section.findings)
+    columns = view.heat_sheet({name: store.pictures(first[name]) for name in order})
+    return {name: [data_uri(picture) for picture in column] for name, column in columns.items()}
 
 
 def _row(finding: Finding, store: Store | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -185,11 +185,23 @@ def undefended(section: Section, attack: str) -> Finding | None:
 
 def pairs(pictures: dict[str, Tensor]) -> list[tuple[Tensor | None, Tensor]]:
     """Original, if it is known, and what was seen of it, uint8 ``[C, H, W]`` each."""
-    if not pictures:
+    if "seen" not in pictures:
         return []
     seen = list(pictures["seen"])
     truth = list(pictures["truth"]) if "truth" in pictures else [None] * len(seen)
     return list(zip(truth, seen, strict=True))
+
+
+def heat_sheet(pictures: Mapping[str, dict[str, Tensor]]) -> dict[str, list[Tensor]]:
+    """Columns of overlays by defense, the images first; none where no defense was on updates.
+
+    ``pictures`` are those kept of any row under each defense; uint8 ``[C, H, W]`` each.
+    """
+    found = {name: list(kept["heat"]) for name, kept in pictures.items() if "heat" in kept}
+    if not set(found) - {"none"}:
+        return {}
+    plain = next(kept["plain"] for kept in pictures.values() if "plain" in kept)
+    return {"image": list(plain), **found}
 
 
 Film = list[tuple[int, Tensor]]

@@ -1,0 +1,1 @@
+"""Targeted interpretable perturbation: the tables of the paper."""

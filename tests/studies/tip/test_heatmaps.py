@@ -1,0 +1,144 @@
+"""Table 2 of the TIP paper on a small network."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from keyhole.audit.progress import Silent
+from keyhole.metrics.heatmaps import CAP
+from keyhole.studies.base import Setting, Study
+from keyhole.studies.tip.explained import compared, spread
+from keyhole.studies.tip.heatmaps import TABLE_2, HeatMapPiece, heat_map_pieces
+from keyhole.studies.tip.victim import Recipe
+
+SMALL = "keyhole.models.shallow_convnet:shallow_convnet"
+PIECE = HeatMapPiece(
+    "heat-digits",
+    "digits",
+    network=SMALL,
+    recipe=Recipe(epochs=15, batch_size=64, lr=0.05),
+    clients=4,
+    images=10,
+    tested=100,
+    paper={"dp": {"ssim": 0.5}},
+)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("runs")
+
+
+def measured(piece: HeatMapPiece, runs: Path) -> dict[str, Any]:
+    study = Study("tip", "TIP", "paper", (piece,))
+    return piece.measure(study, Setting(runs, None, "cpu", Silent()))
+
+
+@pytest.fixture(scope="module")
+def result(runs: Path) -> dict[str, Any]:
+    return measured(PIECE, runs)
+
+
+def decibels(result: dict[str, Any], name: str, whose: str = "uploaded") -> float:
+    return float(result["rows"][name][whose]["overlay"]["psnr"])
+
+
+def test_without_a_defense_nothing_changes(result: dict[str, Any]) -> None:
+    none = result["rows"]["none"]
+    for whose in ("uploaded", "averaged"):
+        for kind in ("overlay", "map"):
+            assert none[whose][kind] == {"mse": 0.0, "psnr": CAP, "ssim": 1.0}
+    assert none["noise_norm"] == 0
+    assert result["accuracy"] > 0.7
+
+
+@pytest.mark.parametrize("whose", ["uploaded", "averaged"])
+def test_the_papers_order_at_equal_budgets(result: dict[str, Any], whose: str) -> None:
+    """TIP's heat maps are nearer to the clean ones than DP's, in all three measures."""
+    dp, tip = (result["rows"][name][whose]["overlay"] for name in ("dp", "tip-at-dp-budget"))
+    assert tip["mse"] < dp["mse"] / 2
+    assert tip["psnr"] > dp["psnr"] + 3
+    assert tip["ssim"] > dp["ssim"]
+
+
+def test_noise_of_equal_length_is_as_long(result: dict[str, Any]) -> None:
+    rows = result["rows"]
+    for name in ("tip", "tip-divided"):
+        assert rows[f"dp-as-{name}"]["noise_norm"] == pytest.approx(rows[name]["noise_norm"])
+    layers = 2
+    divided = rows["tip-divided"]["noise_norm"]
+    assert divided == pytest.approx(rows["tip"]["noise_norm"] / layers, rel=1e-3)
+
+
+def test_less_noise_is_nearer(result: dict[str, Any]) -> None:
+    assert decibels(result, "tip") < decibels(result, "tip-divided")
+    assert decibels(result, "tip-divided") < decibels(result, "tip-at-dp-budget")
+    assert decibels(result, "dp-as-tip") < decibels(result, "dp-as-tip-divided")
+
+
+def test_the_noises_of_many_clients_cancel_in_the_mean(result: dict[str, Any]) -> None:
+    assert decibels(result, "dp", "averaged") > decibels(result, "dp")
+
+
+def test_the_result_can_be_kept_and_says_how_it_came_about(
+    result: dict[str, Any], runs: Path
+) -> None:
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+    assert result["paper"] == {"dp": {"ssim": 0.5}}
+    assert result["rows"]["tip"]["defense"].startswith("tip")
+    assert result["local"] == {"steps": 4, "lr": 0.001, "batch_size": 1, "mode": "train"}
+    assert (result["clients"], result["images"]) == (4, 10)
+    with Image.open(runs / PIECE.name / "heat.png") as sheet:
+        assert sheet.height > 1000
+
+
+def test_it_is_repeatable(runs: Path) -> None:
+    few = replace(PIECE, name="few", recipe=Recipe(epochs=1), clients=2, images=2, tested=10)
+    assert measured(few, runs)["rows"] == measured(few, runs)["rows"]
+
+
+def test_pairs_without_heat_do_not_count() -> None:
+    images, cold = torch.rand(2, 1, 8, 8), torch.zeros(2, 8, 8)
+    clean, other = cold.clone(), cold.clone()
+    clean[0, :4], other[0, 4:] = 1.0, 1.0
+    both = compared(images, clean, other)
+    assert both == compared(images[:1], clean[:1], other[:1])
+    assert both["map"]["psnr"] == pytest.approx(0.0)
+    assert compared(images, cold, cold)["overlay"]["psnr"] == CAP
+
+
+def test_images_are_of_as_many_classes_as_there_are() -> None:
+    labels = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
+    draw = torch.Generator().manual_seed(0)
+    found = spread(labels, [0, 1, 2, 4, 5, 7], 3, draw)
+    assert sorted(labels[found].tolist()) == [0, 1, 2]
+    assert 7 in found
+    assert 3 not in found
+    more = spread(labels, list(range(8)), 5, draw)
+    assert len(set(more)) == 5
+    assert torch.bincount(labels[more]).min() >= 1
+
+
+def test_the_papers_figures_are_means_on_0_to_255() -> None:
+    """The mean of PSNRs is at least the PSNR of the mean error, and here not far above it."""
+    assert set(TABLE_2) == {"cifar10", "cifar100", "tiny-imagenet"}
+    for line in TABLE_2.values():
+        assert line["dp"]["psnr"] < line["agp"]["psnr"] < line["tip"]["psnr"]
+        for found in line.values():
+            least = 10 * math.log10(255**2 / found["mse"])
+            assert least <= found["psnr"] <= least + 4
+
+
+def test_every_data_set_has_its_piece() -> None:
+    pieces = heat_map_pieces()
+    assert [piece.data for piece in pieces] == list(TABLE_2)
+    assert all(piece.paper == TABLE_2[piece.data] for piece in pieces)
+    assert all("10 images by 10 clients" in piece.about()["does"] for piece in pieces)
