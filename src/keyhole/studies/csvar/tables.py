@@ -5,17 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from keyhole.studies.base import Study, read_result
+from keyhole.studies.base import Study
 from keyhole.studies.csvar import paper
-from keyhole.studies.mjp.tables import Results, table
+from keyhole.studies.text_tables import Results, measured, table
 
 SCORES = ("ssim", "psnr", "reid", "read")
 
 
 def tables(study: Study, results: Path) -> Iterator[str]:
     """All tables of which some row was measured."""
-    read = ((piece.name, read_result(results, piece)) for piece in study.pieces)
-    found = {name: result for name, result in read if result is not None}
+    found = measured(study, results)
     yield f"{study.paper}: ours (the paper's)"
     for make in (accuracies, overfitting, membership, generated, seen):
         yield from make(found)

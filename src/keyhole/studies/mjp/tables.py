@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keyhole.studies.base import Study, read_result
+from keyhole.studies.base import Study
 from keyhole.studies.mjp.paper import GAMMAS, TABLE_1, TABLE_2, TABLE_3, TABLE_5, TABLE_7, TABLE_8
-
-Results = Mapping[str, dict[str, Any]]
-Cell = float | str | None
+from keyhole.studies.text_tables import Cell, Results, measured, paired, table
 
 
 def tables(study: Study, results: Path) -> Iterator[str]:
     """All tables of which some row was measured."""
-    read = ((piece.name, read_result(results, piece)) for piece in study.pieces)
-    found = {name: result for name, result in read if result is not None}
+    found = measured(study, results)
     yield f"{study.paper}: ours (the paper's)"
     for make in (networks, variants, strengths, positions, robustness, april, privacy):
         yield from make(found)
@@ -172,34 +169,3 @@ def audited(result: Mapping[str, Any], name: str) -> list[list[Cell]]:
 
 def digits(value: float, name: str) -> str:
     return f"{value:.{ {'psnr': 1, 'mse': 4, 'fft2d': 4}.get(name, 3) }f}"
-
-
-def paired(ours: Iterable[float], paper: Iterable[float | None], digits: int = 1) -> list[str]:
-    """``ours (the paper's)``."""
-    left, right = list(ours), list(paper)
-    right += [None] * (len(left) - len(right))
-    return [
-        f"{o:.{digits}f}" + ("" if p is None else f" ({p:g})")
-        for o, p in zip(left, right, strict=True)
-    ]
-
-
-def table(
-    title: str, head: Iterable[str], rows: list[list[Cell]] | list[list[Any]]
-) -> Iterator[str]:
-    """Columns of equal width under a title; nothing without rows."""
-    if not rows:
-        return
-    cells = [list(head), *([shown(cell) for cell in row] for row in rows)]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
-    yield ""
-    yield title
-    for row in cells:
-        first = row[0].ljust(widths[0])
-        yield "  ".join(
-            [f"  {first}", *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))]
-        )
-
-
-def shown(cell: Cell) -> str:
-    return cell if isinstance(cell, str) else "" if cell is None else f"{cell:.1f}"
