@@ -28,7 +28,9 @@ EVALUATED = 1000
 
 @dataclass(frozen=True)
 class Recipe:
-    """SGD with momentum, whose rate falls by half a cosine over the rounds.
+    """Adam, whose rate falls by half a cosine over the rounds.
+
+    These networks learn faster by it from fresh weights than by SGD, MobileNet above all.
 
     A client takes ``steps`` a round, in batches of ``batch_size`` of its images in random order.
     """
@@ -38,7 +40,6 @@ class Recipe:
     batch_size: int
     lr: float
     augment: bool = False
-    momentum: float = 0.9
 
     def training(self, number: int) -> LocalTraining:
         """What a client does in round ``number``, from 1."""
@@ -47,16 +48,16 @@ class Recipe:
             lr=self.lr * share,
             steps=self.steps,
             batch_size=self.batch_size,
-            momentum=self.momentum,
+            optimiser="adam",
             augment=self.augment,
             clip=5.0,
         )
 
 
 RECIPES = {
-    "mnist": Recipe(rounds=20, steps=20, batch_size=32, lr=0.05),
-    "cifar10": Recipe(rounds=50, steps=24, batch_size=32, lr=0.05, augment=True),
-    "orl-faces": Recipe(rounds=60, steps=6, batch_size=16, lr=0.03),
+    "mnist": Recipe(rounds=15, steps=20, batch_size=32, lr=0.001),
+    "cifar10": Recipe(rounds=50, steps=24, batch_size=32, lr=0.001, augment=True),
+    "orl-faces": Recipe(rounds=60, steps=8, batch_size=16, lr=0.001, augment=True),
 }
 
 
