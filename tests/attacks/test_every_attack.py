@@ -94,6 +94,8 @@ CASES = {
     "dlg": ANY_MODEL,
     "idlg": Case("vit-small", "", {"convolutions": "it needs a linear last layer"}),
     "ig": ANY_MODEL,
+    "ig-uploaded": ANY_MODEL,
+    "gifd": ANY_MODEL,
     "wiig": Case("mlp-dropping", "", {"mlp": "the client drops nothing"}),
     "dia": ANY_MODEL,
     "dia-read": Case(

@@ -2,6 +2,7 @@
 
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.closed_form import April, LabelInference, LinearLeak, PatchLeastSquares
+from keyhole.attacks.generative.gifd import Gifd
 from keyhole.attacks.interception import Interception, UndoneInterception
 from keyhole.attacks.matching import (
     DeepLeakage,
@@ -40,6 +41,7 @@ ITERATIVE = (
     IterativeApril,
     GradViT,
     GradInversion,
+    Gifd,
     PuzzleInversion,
 )
 
@@ -53,6 +55,7 @@ __all__ = [
     "Attack",
     "DeepLeakage",
     "DropoutInversion",
+    "Gifd",
     "GradInversion",
     "GradViT",
     "ImprovedDeepLeakage",

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.defenses import DEFENSES, Agp, Defense, Dp, Gaussian, Tip
+from keyhole.defenses.spectra import keeping
 from keyhole.models.channel_importance import convolutions, count_of, weight_of
 from keyhole.threat import Observation
 from keyhole.update import Update
@@ -153,8 +154,4 @@ def projection(bins: Tensor) -> Tensor:
     >>> projection(torch.tensor([[False, True], [True, True]])).sum(0).abs().max() < 1e-12
     tensor(True)
     """
-    height, width = bins.shape
-    both = bins | bins.flip(0, 1).roll((1, 1), (0, 1))
-    kernels = torch.eye(height * width, dtype=torch.double).view(-1, height, width)
-    kept: Tensor = torch.fft.ifft2(torch.fft.fft2(kernels) * both).real.flatten(1)
-    return kept
+    return keeping(bins | bins.flip(0, 1).roll((1, 1), (0, 1)))
