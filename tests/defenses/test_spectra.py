@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.defenses.spectra import high_bins, high_noise, noise_energy
+from keyhole.defenses.spectra import high_bins, high_part, noise_energy
 
 SIDES = st.integers(1, 7)
 
@@ -47,7 +47,8 @@ def test_every_weight_and_every_bin_has_its_variance(
 ) -> None:
     draws, pixels = 40_000, math.prod(size)
     bins = high_bins(*size, radius, reading)
-    noise = high_noise((draws, *size), bins, torch.Generator().manual_seed(0), torch.double)
+    draw = torch.Generator().manual_seed(0)
+    noise = high_part(torch.randn(draws, *size, generator=draw, dtype=torch.double), bins)
     error = 6 * math.sqrt(2 / draws)
     energy = noise_energy(bins)
     assert (
@@ -63,7 +64,14 @@ def test_every_weight_and_every_bin_has_its_variance(
 
 def test_high_noise_does_not_move_a_slices_sum() -> None:
     draw = torch.Generator().manual_seed(0)
-    noise = high_noise((100, 8, 3, 3), high_bins(3, 3, 0.5), draw, torch.float)
+    noise = high_part(torch.randn(100, 8, 3, 3, generator=draw), high_bins(3, 3, 0.5))
     assert noise.dtype == torch.float
     assert noise.sum((-2, -1)).abs().max() < 1e-5
     assert noise.abs().mean() > 0.5
+
+
+@pytest.mark.parametrize("size", [(3, 3), (7, 7), (4, 6)], ids=str)
+def test_the_high_part_is_the_masked_spectrums(size: tuple[int, int]) -> None:
+    bins, kernels = high_bins(*size, 1.2), torch.randn(5, 2, *size, dtype=torch.double)
+    spectrum = torch.fft.fft2(kernels) * bins
+    torch.testing.assert_close(high_part(kernels, bins), torch.fft.ifft2(spectrum).real)

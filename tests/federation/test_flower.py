@@ -21,7 +21,17 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx
 
 from keyhole.audit.guard import guard_mod
 from keyhole.data import ImageSet
-from keyhole.defenses import ClientSide, Defense, Dropout, Gaussian, NoDefense, Pruning
+from keyhole.defenses import (
+    Agp,
+    ClientSide,
+    Defense,
+    Dp,
+    Dropout,
+    Gaussian,
+    NoDefense,
+    Pruning,
+    Tip,
+)
 from keyhole.errors import DoesNotFit
 from keyhole.federation import (
     Capture,
@@ -38,6 +48,7 @@ from keyhole.federation.flower import (
     local_training,
     protected_images,
     protected_model,
+    tell_defense,
 )
 from keyhole.update import Update
 
@@ -133,6 +144,9 @@ def close(one: dict[str, Tensor], other: dict[str, Tensor], tolerance: float) ->
         ("mlp", "gaussian(sigma=0.01)"),
         ("lenet", "gaussian(sigma=0.01)"),
         ("vit-small", "mjp(gamma=0.5)"),
+        ("lenet", "tip(epsilon=20)"),
+        ("mlp", "dp"),
+        ("lenet", "agp"),
     ],
 )
 def test_flower_trains_as_keyhole_does(run: Run, model: str, defense: str) -> None:
@@ -253,6 +267,85 @@ def test_an_undefended_update_never_leaves(
     assert seen.clients == ()
     assert len(seen.lost) == CLIENTS
     assert all(missing in reason for reason in seen.lost.values())
+
+
+def own_loop(federation: Federation, told: Callable[..., None], *mods: Any) -> ClientApp:
+    """Clients with a loop of their own: two steps of SGD on all images, in place."""
+    app = ClientApp(mods=list(mods))
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        client = context.node_config["partition-id"]
+        model = copy.deepcopy(federation.model)
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        member = federation.member(1, client)
+        told(model, member.images, member.labels)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
+        for _ in range(2):
+            optimiser.zero_grad()
+            inputs = federation.data.normalise(member.images)
+            nn.functional.cross_entropy(model(inputs), member.labels).backward()
+            optimiser.step()
+        return answer(message, model.state_dict(), 12, client)
+
+    return app
+
+
+@pytest.mark.parametrize("defense", [Tip(), Dp(), Agp()], ids=lambda d: d.name)
+def test_a_loop_of_one_s_own_tells_the_defense_of_itself(
+    run: Run, tmp_path: Path, defense: Defense
+) -> None:
+    federation = assemble(plan_of("lenet"), data_dir=None)
+    start = {name: tensor.clone() for name, tensor in federation.model.state_dict().items()}
+    normalise = federation.data.normalise
+
+    def told(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+        tell_defense(model, images, labels, steps=2, lr=0.05, batch_size=12, normalise=normalise)
+
+    assert told(nn.Linear(1, 1), torch.rand(1), torch.zeros(1)) is None  # no mod, no harm
+    run(own_loop(federation, told), federation.model)
+    plain = recorded(tmp_path)
+    run(own_loop(federation, told, as_mod(defense, seed=7)), federation.model)
+    for client, seen in recorded(tmp_path).items():
+        member = federation.member(1, client)
+        side = ClientSide(
+            client_generator(7, client, 1),
+            federation.model,  # the global one, though the client trained in place
+            member.images,
+            member.labels,
+            normalise=normalise,
+        )
+        change = {name: plain[client][name] for name in start}
+        update = Update(change, steps=2, lr=0.05, batch_size=12)
+        expected = defense.on_update(update, side)
+        assert close(seen, as_it_travels(start, dict(expected.change)), 1e-6)
+        strength = side.telemetry["beta" if defense.name == "tip" else "sigma"]
+        assert 0 < float(strength) < 0.25  # not that of a bare gradient, which is 1 and more
+        assert not close(seen, plain[client], 0.01)
+
+
+@pytest.mark.parametrize("defense", [Tip(beta=0.1), Dp(sigma=0.1), Agp()], ids=lambda d: d.name)
+def test_a_defense_that_was_told_nothing_sends_nothing(
+    run: Run, tmp_path: Path, defense: Defense
+) -> None:
+    federation = assemble(plan_of("lenet"), data_dir=None)
+    app = own_loop(federation, lambda *_: None, as_mod(defense))
+    assert run(app, federation.model) == {}
+    (seen,) = Capture.open(tmp_path).rounds
+    assert seen.clients == ()
+    call = "tell_defense(model, images, labels, steps=..., lr=..., batch_size=...)"
+    assert all(call in reason and defense.name in reason for reason in seen.lost.values())
+
+
+def test_a_defense_that_was_told_of_another_model_sends_nothing(run: Run, tmp_path: Path) -> None:
+    federation = assemble(plan_of("lenet"), data_dir=None)
+
+    def told(model: nn.Module, images: Tensor, labels: Tensor) -> None:
+        tell_defense(nn.Linear(1, 1), images, labels, steps=2, lr=0.05, batch_size=12)
+
+    assert run(own_loop(federation, told, as_mod(Dp())), federation.model) == {}
+    (seen,) = Capture.open(tmp_path).rounds
+    assert all("no tensor of the client's model" in reason for reason in seen.lost.values())
 
 
 def test_memory_outlives_a_round(grid_of: Callable[..., Any], tmp_path: Path) -> None:

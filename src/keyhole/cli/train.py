@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from statistics import median
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -119,6 +121,8 @@ def tell(
     console = Console()
     for caveat in DEFENSES.parse(plan.defense).caveats(result.model):
         print(f"note: {caveat}", file=sys.stderr)
+    if (said := drowned(result.rounds)) is not None:
+        print(f"note: {said}", file=sys.stderr)
     if result.resumed_after:
         print(f"taken up after round {result.resumed_after}", file=sys.stderr)
     for line in result.rounds:
@@ -135,3 +139,20 @@ def tell(
         model, data = plan.model, plan.data
         hint = f"keyhole audit --captured {capture} --model {model} --data {data}"
         console.print(f"Audit it: {hint}", highlight=False, soft_wrap=True)
+
+
+LOUD = 3.0
+"""Noise so many times as long as the updates is worth a word."""
+
+
+def drowned(rounds: Sequence[Mapping[str, Any]]) -> str | None:
+    """One line where a defense's noise is far longer than what clients have to say."""
+    said = [one for line in rounds for one in line["defense"] if one.get("update_norm")]
+    times = [one["noise_norm"] / one["update_norm"] for one in said if "noise_norm" in one]
+    if not times or median(times) < LOUD:
+        return None
+    capped = ", at its cap" if all(one.get("beta") == 1.0 for one in said) else ""
+    return (
+        f"the noise is {median(times):.0f} times as long as the clients' updates{capped}: lower lr "
+        "or the local steps, or give a greater epsilon, or a beta or sigma of your own"
+    )

@@ -46,6 +46,13 @@ class ClientSide:
     memory: Memory = field(default_factory=dict)
     normalise: Callable[[Tensor], Tensor] = field(default=lambda images: images)
 
+    def drawing_at(self, place: Tensor) -> torch.Generator:
+        """A generator where ``place`` is: on the CPU the client's own, else one seeded by it."""
+        if place.device.type == "cpu":
+            return self.generator
+        seed = int(torch.randint(2**62, (), generator=self.generator))
+        return torch.Generator(place.device).manual_seed(seed)
+
     def record(self, **values: float | int | str) -> None:
         """Adds to the telemetry."""
         self.telemetry.update(values)

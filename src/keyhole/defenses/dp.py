@@ -56,21 +56,22 @@ class Dp(CalibratedNoise):
         shares = self.shares(update, side) if sigma > 0 else {}
         norm, limit = trained.norm(), self.clip * update.lr * update.steps
         scale = min(1.0, limit / norm) if norm > 0 else 1.0
-        energy = 0.0
+        draw = side.drawing_at(next(model.parameters()))
+        energies: list[Tensor] = []
 
         def protect(name: str, tensor: Tensor) -> Tensor:
-            nonlocal energy
             if name not in trained.change:
                 return tensor
             clipped = tensor * scale if scale < 1.0 else tensor
             if sigma == 0:
                 return clipped
-            noise = torch.randn(tensor.shape, generator=side.generator).to(tensor) * sigma
+            noise = torch.randn(tensor.shape, generator=draw, device=draw.device).to(tensor) * sigma
             if name in shares:
                 noise = noise * shares[name].to(noise)
-            energy += float(noise.double().square().sum())
+            energies.append(noise.square().sum(dtype=torch.double))
             return clipped + noise
 
         protected = update.map(protect)
-        side.record(sigma=sigma, update_norm=norm, clip_scale=scale, noise_norm=math.sqrt(energy))
+        length = math.sqrt(float(torch.stack(energies).sum())) if energies else 0.0
+        side.record(sigma=sigma, update_norm=norm, clip_scale=scale, noise_norm=length)
         return protected

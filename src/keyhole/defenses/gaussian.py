@@ -38,17 +38,19 @@ class Gaussian(Defense):
         side = side or ClientSide()
         norm = update.norm()
         scale = min(1.0, self.clip / norm) if self.clip is not None and norm > 0 else 1.0
-        noise_energy = 0.0
+        energies: list[Tensor] = []
 
         def protect(_: str, tensor: Tensor) -> Tensor:
-            nonlocal noise_energy
             clipped = tensor * scale if scale < 1.0 else tensor
             if self.sigma == 0:
                 return clipped
-            noise = torch.randn(tensor.shape, generator=side.generator).to(tensor) * self.sigma
-            noise_energy += float(noise.double().square().sum())
+            draw = side.drawing_at(tensor)
+            noise = torch.randn(tensor.shape, generator=draw, device=draw.device).to(tensor)
+            noise = noise * self.sigma
+            energies.append(noise.square().sum(dtype=torch.double))
             return clipped + noise
 
         protected = update.map(protect)
-        side.record(update_norm=norm, clip_scale=scale, noise_norm=math.sqrt(noise_energy))
+        length = math.sqrt(float(torch.stack(energies).sum())) if energies else 0.0
+        side.record(update_norm=norm, clip_scale=scale, noise_norm=length)
         return protected

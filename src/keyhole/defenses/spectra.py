@@ -44,10 +44,17 @@ def noise_energy(bins: Tensor) -> float:
     return float(((mask + conjugate) / 2).square().sum())
 
 
-def high_noise(
-    shape: tuple[int, ...], bins: Tensor, generator: torch.Generator, dtype: torch.dtype
-) -> Tensor:
-    """``Re IFFT(mask * FFT(n))`` with n ~ N(0, 1) of ``shape [..., H, W]``, all slices at once."""
-    white = torch.randn(shape, generator=generator, dtype=dtype)
-    noise: Tensor = torch.fft.ifft2(torch.fft.fft2(white) * bins).real
-    return noise
+def high_part(kernels: Tensor, bins: Tensor) -> Tensor:
+    """``Re IFFT(mask * FFT(n))`` of kernels ``n [..., H, W]``, all of them at once."""
+    return (kernels.flatten(-2) @ keeping(bins).to(kernels)).view_as(kernels)
+
+
+def keeping(bins: Tensor) -> Tensor:
+    """What keeps only these bins of kernels that lie flat, as one real matrix ``[HW, HW]``.
+
+    Kernels are small: multiplying by it is quicker than two transforms.
+    """
+    height, width = bins.shape
+    each = torch.eye(height * width, dtype=torch.double).view(-1, height, width)
+    kept: Tensor = torch.fft.ifft2(torch.fft.fft2(each) * bins).real
+    return kept.flatten(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from typing import Annotated, ClassVar, Self
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from keyhole.defenses.base import ClientSide
 from keyhole.defenses.calibrated import CalibratedNoise, of_parameters
 from keyhole.defenses.guidance import important_channels
-from keyhole.defenses.spectra import Reading, high_bins, high_noise, noise_energy
+from keyhole.defenses.spectra import Reading, high_bins, high_part, noise_energy
 from keyhole.models.channel_importance import convolutions, count_of, weight_of
 from keyhole.update import Update
 
@@ -106,20 +105,22 @@ class Tip(CalibratedNoise):
             update, side, ratio=self.ratio, absolute=self.absolute, defense=self.name
         )
         change, norms = dict(update.change), []
+        draw = side.drawing_at(next(model.parameters()))
         for name, conv in layers.items():
             weight = weight_of(name)
-            noise = self.noise(change[weight], conv, chosen[name], beta, side.generator)
+            noise = self.noise(change[weight], conv, chosen[name], beta, draw)
             change[weight] = with_rows(change[weight], chosen[name], noise)
-            norms.append(float(noise.double().norm()))
+            norms.append(noise.double().norm())
+        lengths = torch.stack(norms).cpu()
         side.record(
             beta=beta,
             layers=len(layers),
             channels=sum(len(chosen[name]) for name in layers),
             channels_total=sum(conv.out_channels for conv in layers.values()),
             update_norm=of_parameters(update, model).norm(),
-            noise_norm=math.hypot(*norms),
-            least_layer_noise_norm=min(norms),
-            greatest_layer_noise_norm=max(norms),
+            noise_norm=float(lengths.norm()),
+            least_layer_noise_norm=float(lengths.min()),
+            greatest_layer_noise_norm=float(lengths.max()),
             seconds=time.perf_counter() - began,
         )
         return dataclasses.replace(update, change=change)
@@ -135,7 +136,8 @@ class Tip(CalibratedNoise):
         """The noise of the chosen filters, ``[N_r, C_in, H, W]``."""
         kind = torch.double if like.dtype == torch.double else torch.float
         shape = (len(channels), *like.shape[1:])
-        return (beta * high_noise(shape, self.bins(conv), generator, kind)).to(like)
+        white = torch.randn(shape, generator=generator, device=generator.device, dtype=kind)
+        return (beta * high_part(white, self.bins(conv))).to(like)
 
 
 def with_rows(tensor: Tensor, rows: Tensor, addend: Tensor) -> Tensor:

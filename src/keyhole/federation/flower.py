@@ -10,18 +10,24 @@ The only file that imports ``flwr`` (``pip install 'keyhole[flower]'``). On the 
         images = protected_images(images)       # on images, or on every step's gradient
         ...
 
-and on the server::
+A defense that calibrates its noise to the training, or looks at the client's own images (``tip``,
+``dp``, ``agp``), must be told of them, in the training function as well::
+
+        tell_defense(model, images, labels, steps=32, lr=0.001, batch_size=32, normalise=normalise)
+
+``local_training`` makes all of these calls. And on the server::
 
     strategy = curious(FedAvg)(capture="captured", fraction_train=1.0)
 """
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +42,7 @@ except ImportError as error:
 
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import ClientSide, Defense, unpredictable
+from keyhole.defenses.calibrated import CalibratedNoise
 from keyhole.errors import DoesNotFit
 from keyhole.federation.capture import LIMIT_GB, Recorder, Reply
 from keyhole.federation.client import Later, local_update
@@ -55,6 +62,16 @@ DOORS = {
     "on_step": "gradient = protected_step(model, inputs, labels)",
 }
 """What a training function must call so that a mod's defense can do its work there."""
+TELL = "tell_defense(model, images, labels, steps=..., lr=..., batch_size=...)"
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a client says that it trains: so many steps in all, of this rate, on such batches."""
+
+    steps: int
+    lr: float
+    batch_size: int
 
 
 @dataclass
@@ -64,6 +81,7 @@ class Shield:
     defense: Defense
     side: ClientSide
     passed: set[str] = field(default_factory=set)
+    told: Told | None = None
 
 
 _shield: ContextVar[Shield | None] = ContextVar("keyhole shield", default=None)
@@ -98,6 +116,31 @@ def protected_step(model: nn.Module, inputs: Tensor, labels: Tensor) -> list[Ten
     return shield.defense.on_step(model, inputs, labels, shield.side)
 
 
+def tell_defense(
+    model: nn.Module,
+    images: Tensor,
+    labels: Tensor,
+    *,
+    steps: int,
+    lr: float,
+    batch_size: int,
+    normalise: Callable[[Tensor], Tensor] | None = None,
+) -> None:
+    """Tells the mod's defense, if any, of the client and how it trains.
+
+    ``images [n, C, H, W]`` in [0, 1] and their ``labels`` are the client's own; ``normalise`` makes
+    the model's inputs of them. ``steps`` counts all local steps of a round. The model may be
+    trained in place before or after: a defense sees it with the weights that the server sent.
+    """
+    shield = _shield.get()
+    if shield is None:
+        return
+    side, shield.told = shield.side, Told(steps, lr, batch_size)
+    side.model, side.images, side.labels = model, images, labels
+    if normalise is not None:
+        side.normalise = normalise
+
+
 def local_training(
     model: nn.Module,
     images: Tensor,
@@ -126,7 +169,7 @@ def local_training(
         return data.normalise(protected_images(shown))
 
     first = data.normalise(protected_images(images))
-    return local_update(
+    update = local_update(
         protected_model(model),
         first,
         labels,
@@ -135,6 +178,9 @@ def local_training(
         again=again,
         step=protected_step,
     )
+    if shield is not None:
+        shield.told = Told(update.steps, update.lr, update.batch_size)
+    return update
 
 
 def as_mod(defense: Defense, *, seed: int | None = None) -> Mod:
@@ -159,7 +205,7 @@ def as_mod(defense: Defense, *, seed: int | None = None) -> Mod:
         if reply.has_error():
             return reply
         check_doors(shield)
-        update = update_of(start, reply)
+        update = as_told(update_of(start, reply), shield, start)
         sent = defense.on_update(update, side)
         if sent is not update:
             put_weights(reply, moved(start, sent))
@@ -300,6 +346,39 @@ def check_doors(shield: Shield) -> None:
                 f"defense {shield.defense.name!r} was not let at its work: the training function "
                 f"must call `{call}` from keyhole.federation.flower"
             )
+
+
+def as_told(update: Update, shield: Shield, start: Tensors) -> Update:
+    """The update with how it came about; a defense that goes by it then has the global model too.
+
+    Raises where such a defense was told nothing: it would take the update for a bare gradient, and
+    add noise that fits nothing.
+    """
+    defense, side, told = shield.defense, shield.side, shield.told
+    if isinstance(defense, CalibratedNoise):
+        if told is None or side.model is None:
+            raise DoesNotFit(
+                f"defense {defense.name!r} knows neither the client's images nor how it trained: "
+                f"the training function must call `{TELL}` from keyhole.federation.flower"
+            )
+        side.model = as_received(side.model, start)
+    if told is None:
+        return update
+    return replace(update, steps=told.steps, lr=told.lr, batch_size=told.batch_size)
+
+
+def as_received(model: nn.Module, start: Tensors) -> nn.Module:
+    """A copy of a client's model with the weights that the server sent."""
+    own = model.state_dict()
+    strangers = [n for n, t in start.items() if n not in own or t.shape != own[n].shape]
+    if strangers:
+        raise DoesNotFit(
+            f"the message carries {strangers[0]!r}, which is no tensor of the client's model: send "
+            "its state_dict, or tell_defense() the model that is trained"
+        )
+    fresh = copy.deepcopy(model)
+    fresh.load_state_dict(start, strict=False)
+    return fresh
 
 
 def recalled(context: Context) -> dict[str, Any]:
