@@ -47,7 +47,7 @@ class Recipe:
 
 
 RECIPES = {
-    "cifar10": Recipe(epochs=16),
+    "cifar10": Recipe(epochs=10),
     "cifar100": Recipe(epochs=120, batch_size=64, lr=0.05),
     "tiny-imagenet": Recipe(epochs=16),
 }

@@ -1,0 +1,115 @@
+"""The TIP study as a whole: its pieces, its tables, and privacy beside accuracy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keyhole.attacks import ATTACKS
+from keyhole.audit.progress import Silent
+from keyhole.defenses import DEFENSES
+from keyhole.studies import STUDIES
+from keyhole.studies.base import AuditPiece, Setting
+from keyhole.studies.tip import paper
+from keyhole.studies.tip.averaging import Recipe
+from keyhole.studies.tip.front import UtilityPiece, draw, points
+from keyhole.studies.tip.inversion import VICTIMS
+from keyhole.studies.tip.tables import tables
+
+STUDY = STUDIES["tip"]
+RESULTS = Path(__file__).parents[3] / "results" / "tip"
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+def test_every_cell_of_table_1_has_its_piece() -> None:
+    names = [piece.name for piece in STUDY.pieces]
+    assert len(names) == len(set(names))
+    for data in paper.DATA:
+        for defense in paper.DEFENSES:
+            (piece,) = STUDY.chosen([f"invert-{data}-{defense}"])
+            assert isinstance(piece, AuditPiece)
+            assert piece.stage.victims == VICTIMS >= 32
+            named = {ATTACKS.parse(attack).name for attack in piece.stage.attacks}
+            assert set(piece.paper) == named == set(paper.ATTACKS)
+    for piece in STUDY.pieces:
+        assert piece.about()
+        for name in getattr(getattr(piece, "stage", None), "defenses", ()):
+            assert DEFENSES.parse(name)
+        for name in getattr(getattr(piece, "stage", None), "attacks", ()):
+            assert ATTACKS.parse(name)
+
+
+def test_the_papers_order_is_as_its_table_says() -> None:
+    for data in paper.DATA:
+        for attack in paper.ATTACKS:
+            none, *defended = (
+                paper.table_1(data, defense)[attack]["psnr"] for defense in paper.DEFENSES
+            )
+            assert none > max(defended) + 3
+
+
+def row(psnr: float, attacker: str) -> dict[str, Any]:
+    metrics = {"psnr": {"mean": psnr}, "ssim": {"mean": psnr / 40}}
+    return {"attacker": attacker, "metrics": metrics}
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Two settings inverted, one of them trained as well."""
+    for short, naive, adaptive in (("none", 26.0, None), ("tip", 10.0, 25.5)):
+        rows = {"ig": row(naive, "naive")}
+        if adaptive is not None:
+            rows["ig (adaptive)"] = row(adaptive, "adaptive")
+        found = {"piece": f"invert-cifar10-{short}", "images": 32, "rows": rows}
+        (tmp_path / f"invert-cifar10-{short}.json").write_text(json.dumps(found))
+    trained = {"piece": "utility-cifar10-tip", "accuracy": 0.6}
+    (tmp_path / "utility-cifar10-tip.json").write_text(json.dumps(trained))
+    return tmp_path
+
+
+def test_the_tables_show_who_knows_beside_who_does_not(results: Path) -> None:
+    lines = list(tables(STUDY, results))
+    naive = next(line for line in lines if line.strip().startswith("ig (naive), PSNR"))
+    assert naive.split()[3:5] == ["26.0", "(14.58)"]
+    assert naive.split()[-2:] == ["10.0", "(9.85)"]
+    adaptive = next(line for line in lines if line.strip().startswith("ig (adaptive), PSNR"))
+    assert adaptive.split()[3:] == ["-", "-", "-", "25.5"]
+
+
+def test_a_setting_is_worth_what_its_worst_attacker_leaves(results: Path, tmp_path: Path) -> None:
+    (point,) = points(results)
+    assert (point.short, point.psnr, point.accuracy) == ("tip", 25.5, 0.6)
+    assert "adaptive" in point.attacker
+    (picture,) = draw(results, tmp_path / "out")
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
+    assert draw(tmp_path, tmp_path / "out") == []
+
+
+def test_a_setting_is_trained(tmp_path: Path) -> None:
+    small = Recipe(
+        "small", rounds=2, lr=0.05, clients=3, sampled=2, epochs=1, model="lenet", every=2
+    )
+    piece = UtilityPiece("utility-digits-tip", "tip(epsilon=1.0)", small, "digits")
+    found = piece.measure(STUDY, Setting(tmp_path, None, "cpu", Silent()))
+    assert 0 <= found["accuracy"] <= 1
+    assert found["recipe"]["rounds"] == 2
+
+
+def test_committed_results_belong_to_pieces(keyhole: Command) -> None:
+    names = {piece.name for piece in STUDY.pieces}
+    files = sorted(RESULTS.glob("*.json"))
+    for path in files:
+        assert path.stem in names
+        assert json.loads(path.read_text())["piece"] == path.stem
+    if files:
+        code, out, _ = keyhole("study", "tip", "--show", "--results", str(RESULTS))
+        assert code == 0
+        assert "Table" in out
