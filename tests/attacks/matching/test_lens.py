@@ -6,11 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import torch
 
 from keyhole.attacks import ATTACKS, InvertingGradients
+from keyhole.attacks.matching.factored import FactoredMatch, Factors
 from keyhole.attacks.matching.lens import Lens, lenses_for, stacked
 from keyhole.attacks.matching.match import BuiltMatch, Targets
+from keyhole.attacks.matching.thin import thinned
 from keyhole.attacks.noise import Noise, projection
 from keyhole.data import denormalise
 from keyhole.defenses import DEFENSES, ClientSide, Defense
@@ -59,6 +62,29 @@ def test_each_victim_is_seen_through_its_own_lens() -> None:
     assert targets.tensors["w"][1, 0].abs().sum() == 0
     match = BuiltMatch({"w": torch.ones(1, 3, 2)}, targets.select(torch.tensor([1])))
     assert match.seen("w")[0].sum(1).tolist() == [0.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize("bins", [DC, None], ids=["frequencies", "rows"])
+def test_products_of_factors_are_those_of_what_is_seen(bins: torch.Tensor | None) -> None:
+    """Without building the gradient: some rows dimmed, more of them for one victim."""
+    victims, columns, channels, taps = 3, 4, 40, 70 * 9
+    factors = Factors(
+        torch.randn(victims, columns, taps, dtype=torch.double),
+        torch.randn(victims, columns, channels, dtype=torch.double),
+        torch.Size((channels, 70, 3, 3)),
+    )
+    keep = torch.rand(victims, channels, dtype=torch.double)
+    keep[:, 10:] = 1
+    keep[1, 3:] = 1
+    observed = [{"w": torch.randn(channels, 70, 3, 3, dtype=torch.double)} for _ in range(victims)]
+    lenses = [{"w": Lens(k, bins)} for k in keep]
+    targets = Targets.stack(observed, torch.zeros((), dtype=torch.double), lenses=lenses)
+    match = FactoredMatch({}, {"w": factors}, thinned(targets, {"w": 4}, whole=False))
+    assert not match.is_built("w")
+    seen, target = match.seen("w"), match.target("w")
+    dot, square = match.products("w")
+    torch.testing.assert_close(dot, (seen * target).flatten(1).sum(1))
+    torch.testing.assert_close(square, seen.square().flatten(1).sum(1))
 
 
 def test_a_parameter_without_a_lens_somewhere_has_none() -> None:

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from keyhole.attacks.matching.anatomy import Anatomy
+from keyhole.attacks.matching.lens import Lens
 from keyhole.attacks.matching.match import Match
 from keyhole.attacks.matching.tape import Call, Tape
 from keyhole.attacks.matching.thin import SMALL, ThinTargets
@@ -49,6 +50,21 @@ class Factors:
     def square(self) -> Tensor:
         grams = (self.outputs @ self.outputs.mT) * (self.inputs @ self.inputs.mT)
         return total(grams)
+
+    def square_through(self, lens: Lens) -> Tensor:
+        """``|G'|^2``: of a lens on frequencies, ``|G|^2`` less what it takes of the dimmed rows.
+
+        ``(1 - keep^2) |G P|^2``, of which only those few rows are built.
+        """
+        if lens.bins is None:
+            return replace(self, outputs=self.outputs * lens.keep[:, None]).square()
+        assert lens.rows is not None
+        taken = (1 - lens.keep.square()).gather(1, lens.rows).sqrt()
+        places = lens.rows[:, None].expand(-1, self.outputs.shape[1], -1)
+        outputs = self.outputs.gather(2, places) * taken[:, None].to(self.outputs)
+        kernels = self.inputs.unflatten(2, (-1, len(lens.bins)))  # type: ignore[no-untyped-call]
+        inputs = (kernels @ lens.bins.to(self.inputs)).flatten(2)
+        return self.square() - total((outputs.mT @ inputs).square())
 
     def dot(self, target: Tensor) -> Tensor:
         answered = self.inputs @ target.flatten(2).to(self.inputs).mT
@@ -85,9 +101,12 @@ class FactoredMatch(Match):
     def products(self, name: str) -> tuple[Tensor, Tensor]:
         if self.is_built(name):
             target = self.target(name)
-            gradient = self.gradient(name).to(target)
+            gradient = self.seen(name).to(target)
             return total(gradient * target), total(gradient.square())
         factors = self.large[name]
+        if name in self.targets.lenses:
+            lens = self.targets.lenses[name]
+            return factors.dot(self.targets.twice(name)), factors.square_through(lens)
         if name in self.thin:
             return factors.dot_thin(*self.thin[name]), factors.square()
         return factors.dot(self.target(name)), factors.square()

@@ -24,6 +24,8 @@ class Lens:
 
     keep: Tensor
     bins: Tensor | None = None
+    rows: Tensor | None = None
+    """The rows ``[N, r]`` of each of N victims that may be dimmed; None: any."""
 
     def __call__(self, gradient: Tensor) -> Tensor:
         keep = self.keep.to(gradient)
@@ -34,11 +36,16 @@ class Lens:
         return gradient - (1 - keep) * dimmed
 
     def select(self, victims: Tensor) -> Lens:
-        return replace(self, keep=self.keep[victims])
+        rows = None if self.rows is None else self.rows[victims]
+        return replace(self, keep=self.keep[victims], rows=rows)
 
-    def to(self, like: Tensor) -> Lens:
-        """Where ``like`` is and of its type, so that no step has to move it."""
-        return Lens(self.keep.to(like), None if self.bins is None else self.bins.to(like))
+    def ready(self, like: Tensor) -> Lens:
+        """For N victims where ``like`` is and of its type, so that no step has to look at it."""
+        dimmed = self.keep < 1
+        most = int(dimmed.sum(-1).max())
+        rows = dimmed.to(like.device, torch.uint8).topk(most, dim=-1).indices
+        bins = None if self.bins is None else self.bins.to(like)
+        return Lens(self.keep.to(like), bins, rows)
 
 
 Lenses = Mapping[str, Lens]
@@ -54,4 +61,4 @@ def stacked(each: Sequence[Lenses], like: Tensor) -> dict[str, Lens]:
     """The lenses of several victims as one with the victim axis first."""
     names = [n for n in each[0] if all(n in lenses for lenses in each)]
     found = {n: torch.stack([lenses[n].keep for lenses in each]) for n in names}
-    return {n: Lens(keep, each[0][n].bins).to(like) for n, keep in found.items()}
+    return {n: Lens(keep, each[0][n].bins).ready(like) for n, keep in found.items()}

@@ -27,6 +27,7 @@ class Targets:
         self.tensors = tensors
         self.squares = squares or {n: _square(t) for n, t in tensors.items()}
         self.lenses = lenses or {}
+        self.twice_seen: dict[str, Tensor] = {}
 
     @classmethod
     def stack(
@@ -50,6 +51,12 @@ class Targets:
         pairs = list(zip(seen, scales, strict=True))
         tensors = {n: torch.stack([(g[n] * s).to(like) for g, s in pairs]) for n in shared}
         return cls(tensors, lenses=stacked(lenses, like) if lenses else None)
+
+    def twice(self, name: str) -> Tensor:
+        """A target through its lens once more: its product with G is that of both as seen."""
+        if name not in self.twice_seen:
+            self.twice_seen[name] = self.lenses[name](self.tensors[name])
+        return self.twice_seen[name]
 
     def select(self, victims: Tensor) -> Targets:
         """Some of the victims."""
@@ -77,7 +84,7 @@ class Match(ABC):
 
     @abstractmethod
     def products(self, name: str) -> tuple[Tensor, Tensor]:
-        """``<G, T>`` and ``|G|^2`` of one parameter, ``[N]`` each."""
+        """``<G, T>`` and ``|G|^2`` of one parameter as it is seen, ``[N]`` each."""
 
     def is_built(self, name: str) -> bool:
         """Whether the gradient is there, or costs no more to build than its products do."""
@@ -115,7 +122,7 @@ class BuiltMatch(Match):
         return self.built[name]
 
     def products(self, name: str) -> tuple[Tensor, Tensor]:
-        gradient = self.built[name]
+        gradient = self.seen(name)
         return _dot(gradient, self.target(name)), _square(gradient)
 
 

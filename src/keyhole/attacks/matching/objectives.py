@@ -61,7 +61,7 @@ class Cosine(Objective):
         built: list[tuple[float, Tensor, Tensor]] = []
         dots, squares, wanted, apart = [], [], [], []
         for name, weight in self.compared(match):
-            if name in match.targets.lenses or match.is_built(name):
+            if match.is_built(name):
                 gradient, target = self.pair(match, name)
                 built.append((weight, gradient.flatten(1), target.flatten(1)))
                 squares.append(weight * gradient.square().flatten(1).sum(1))
