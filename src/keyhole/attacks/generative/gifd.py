@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -22,7 +22,8 @@ from keyhole.attacks.generative.feature_domain import Features, usual_sizes
 from keyhole.attacks.generative.prior import load_generator
 from keyhole.attacks.generative.stages import Drawer, Stage, joined
 from keyhole.attacks.matching.allocator import keep_memory
-from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight, _Job
+from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight
+from keyhole.attacks.matching.job import Job
 from keyhole.attacks.matching.lens import Lenses, lenses_for
 from keyhole.attacks.matching.objectives import Cosine
 from keyhole.attacks.matching.optimisers import Adam, CosineDecay
@@ -54,7 +55,7 @@ class Gifd(Matching):
     with Keyhole, for CIFAR-10. Other sizes are drawn by interpolation, grey images as means.
     """
 
-    iterations: Count = 1000
+    iterations: Count = 250
     tv: Weight = 1e-4
     norm: Weight = 1e-6
     stages: Count = 4
@@ -68,6 +69,7 @@ class Gifd(Matching):
     paper: ClassVar[str] = "Fang et al. 2023 (GIFD)"
     needs: ClassVar[str] = "a generator of images like the client's (CIFAR-10's comes along)"
     adapts_to: ClassVar[frozenset[str]] = noise.KNOWN
+    published: ClassVar[dict[str, Any]] = {"iterations": 1000}
 
     def misfits(self, observation: Observation) -> list[str]:
         reasons = super().misfits(observation)
@@ -124,7 +126,7 @@ class Gifd(Matching):
             return
         keep_memory()
         problem = Problem.of(observations[0])
-        job = _Job(self, problem, observations)
+        job = Job(self, problem, observations)
         recipes = self.recipes(job.recipe)
         lengths = [
             self.pixels if isinstance(each.picture, Pixels) else self.iterations for each in recipes

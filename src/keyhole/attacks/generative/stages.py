@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -12,11 +11,11 @@ from torch import Tensor
 
 from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.generative.feature_domain import CENTRE, Features
-from keyhole.attacks.matching.attack import _Job
-from keyhole.attacks.matching.engine import START, Engine
+from keyhole.attacks.matching.engine import START
+from keyhole.attacks.matching.job import Job
 from keyhole.attacks.matching.optimisers import State
 from keyhole.attacks.matching.recipe import Recipe
-from keyhole.attacks.matching.runner import Runner, under
+from keyhole.attacks.matching.runner import under
 from keyhole.attacks.matching.unknowns import Picture
 from keyhole.attacks.workbench import Saved, Workbench
 
@@ -24,22 +23,12 @@ from keyhole.attacks.workbench import Saved, Workbench
 class Stage:
     """One run of the engine; its victims start at the images that the stage before found best."""
 
-    def __init__(self, job: _Job, recipe: Recipe, iterations: int, before: Stage | None) -> None:
-        self.job = copy.copy(job)
-        self.job.recipe = recipe
+    def __init__(self, job: Job, recipe: Recipe, iterations: int, before: Stage | None) -> None:
+        self.job = job.with_recipe(recipe)
         self.recipe, self.iterations, self.before = recipe, iterations, before
 
     def run(self, bench: Workbench) -> None:
-        job = self.job
-        self.done = Runner(
-            engine=Engine(self.recipe, job.problem, self.iterations),
-            matcher_of=job.matcher,
-            given_of=self.given,
-            draw_of=job.draw,
-            victims=len(job.observations) * job.attack.trials,
-            bench=bench,
-            notes=job.notes,
-        )
+        self.done = self.job.runner(self.iterations, bench, self.given)
         self.done.run()
 
     def given(self, victims: Sequence[int]) -> State:
