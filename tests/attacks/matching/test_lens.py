@@ -115,6 +115,20 @@ def test_noise_that_is_known_hides_little(clients: Clients) -> None:
     assert adaptive > none - 2
 
 
+def test_a_clean_last_layer_gives_blurred_filters_away(clients: Clients) -> None:
+    """With noise in every filter: what enters the last layer leaves exactly."""
+    name = "keyhole.models.shallow_convnet:shallow_convnet"
+    model = build(name, classes=10, channels=1, image_size=(8, 8), seed=0)
+    defense = DEFENSES.parse("tip(beta=10, ratio=1.0)")
+    [client] = clients(model, [[0]])
+    seen = noisy(client, defense, told=True)
+    without, with_features = (
+        client.decibels(InvertingGradients(iterations=200, features=weight)(seen).images)
+        for weight in (0.0, None)
+    )
+    assert with_features > without + 3
+
+
 def test_the_uploaded_model_shows_less(clients: Clients) -> None:
     """Away from the model at which the gradient was taken."""
     model = build("lenet", classes=10, channels=1, image_size=(8, 8), seed=0)

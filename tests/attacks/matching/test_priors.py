@@ -13,6 +13,7 @@ from keyhole.attacks.matching.priors import (
     BatchNormStatistics,
     DropRate,
     Guess,
+    LastFeatures,
     Magnitude,
     PatchSeams,
     PositionCosine,
@@ -197,3 +198,16 @@ def test_differences_across_the_borders_of_shuffled_blocks_do_not_count() -> Non
     assert float(TotalVariation(1.0)(seen)) > 0
     assert float(TotalVariation(1.0, block=2)(seen)) == 0
     assert float(TotalVariation(1.0, block=4)(seen)) == float(TotalVariation(1.0)(seen))
+
+
+def test_the_last_features_are_read_off_both_gradients() -> None:
+    """Whatever the lengths of the gradients: features are told by their ratio."""
+    features, errors = (torch.randn(2, VICTIMS, n, dtype=torch.double) for n in (7, 4))
+    weights = torch.einsum("gvc,gvf->gvcf", errors, features)
+    dummy = {"fc.weight": weights[0], "fc.bias": errors[0]}
+    observed = Targets({"fc.weight": 5 * weights[1], "fc.bias": 5 * errors[1]})
+    found = LastFeatures(0.5, "fc")(guess(match=BuiltMatch(dummy, observed)))
+    for victim in range(VICTIMS):
+        mine, wanted = features[:, victim]
+        expected = 0.5 * float((mine - wanted).square().sum() / wanted.square().sum())
+        assert float(found[victim]) == pytest.approx(expected)

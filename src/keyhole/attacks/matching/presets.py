@@ -75,7 +75,8 @@ class InvertingGradients(Matching):
     ``drops`` falls, or when its loss has not improved for ``give_up`` iterations, or lies below
     ``stop_below``. One who knows where a defense puts noise looks past it (see
     :mod:`keyhole.attacks.noise`), and averages what was seen several times. ``features`` weighs
-    the last layer's inputs, which an update of one image tells exactly (0: they are not asked for).
+    the last layer's inputs, which an update of one image tells exactly where that layer has no
+    noise; None: not at all, and under a known TIP the more, the more filters it blurs.
     """
 
     iterations: Count = 3000
@@ -84,7 +85,7 @@ class InvertingGradients(Matching):
     drops: Count | None = 4
     give_up: Count | None = None
     stop_below: Positive | None = None
-    features: Weight = 0.0
+    features: Weight | None = None
 
     name: ClassVar[str] = "ig"
     summary: ClassVar[str] = "matches gradients' direction, smooth images preferred"
@@ -110,16 +111,27 @@ class InvertingGradients(Matching):
 
     def priors(self, problem: Problem) -> tuple[Prior, ...]:
         smooth = TotalVariation(self.tv, block=shuffled_blocks(problem))
-        if not self.features:
-            return (smooth,)
-        layer = telling_layer(problem)
-        return (smooth,) if layer is None else (smooth, LastFeatures(self.features, layer))
+        weight = worth_of_features(problem) if self.features is None else self.features
+        layer = telling_layer(problem) if weight > 0 else None
+        return (smooth,) if layer is None else (smooth, LastFeatures(weight, layer))
 
     def observed(self, observation: Observation) -> dict[str, Tensor]:
         return noise.read(observation)[0]
 
     def lenses(self, observation: Observation) -> Lenses:
         return lenses_for(*noise.read(observation))
+
+
+FEATURES = 10.0
+"""What the last layer's inputs weigh where all filters are blurred."""
+
+
+def worth_of_features(problem: Problem) -> float:
+    """TIP leaves the last layer clean, and blurs a known share of the filters before it."""
+    known = problem.knowledge.defense
+    if known is None or known.name != "tip":
+        return 0.0
+    return FEATURES * float(known.parameters["ratio"])
 
 
 def telling_layer(problem: Problem) -> str | None:

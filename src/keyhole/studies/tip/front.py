@@ -27,7 +27,10 @@ KINDS = {"ResNet-18": ("invert", "utility"), "two convolutions": ("small", "util
 
 @dataclass(frozen=True)
 class UtilityPiece(Piece):
-    """The accuracy that is left under one setting, at the noise of the paper's recipe."""
+    """The accuracy that is left under one setting, calibrated to how these clients train.
+
+    The budget is the one of the attacked clients, who train on one image: as in the paper.
+    """
 
     defense: str
     recipe: Recipe = SHORT
@@ -40,7 +43,6 @@ class UtilityPiece(Piece):
             self.defense,
             self.recipe,
             data=self.data,
-            calibration="paper",
             seed=study.seed,
             device=device,
             data_dir=setting.data_dir,
