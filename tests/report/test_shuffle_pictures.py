@@ -12,7 +12,8 @@ from PIL import Image
 from keyhole.defenses import Csvar
 from keyhole.defenses.regions import sensitive
 from keyhole.errors import DoesNotFit
-from keyhole.report.shuffle_pictures import comparison, outlines, shuffle_explained, whole_image
+from keyhole.report.drawing import comparison
+from keyhole.report.shuffle_pictures import outlines, shuffle_explained, whole_image
 
 
 def test_four_panels_are_drawn(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from keyhole.errors import DoesNotFit
 from keyhole.metrics.heatmaps import FULL, overlay
-from keyhole.report.shuffle_pictures import comparison
+from keyhole.report.drawing import comparison
 
 
 def draw(images: Tensor, maps: Mapping[str, Tensor], path: Path) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from keyhole.defenses import Csvar
 from keyhole.defenses.regions import region_side, sensitive, variances, zones
 from keyhole.errors import DoesNotFit
-from keyhole.report.vit_pictures import HEAT, as_png
+from keyhole.report.drawing import HEAT, as_png, show
 
 FINE, COARSE = "#D55E00", "#56B4E9"
 """Lines around fine and coarse blocks."""
@@ -49,24 +49,6 @@ def shuffle_explained(
     return as_png(draw, path, size=(11, 3.1 * image.shape[1] / image.shape[2] + 0.3))
 
 
-def comparison(columns: Mapping[str, Sequence[Tensor]], path: Path) -> Path:
-    """Images ``[C, H, W]`` in [0, 1] side by side: a column a name, a row an image.
-
-    Returns ``path``, a PNG.
-    """
-    rows = len(next(iter(columns.values())))
-
-    def draw(figure: Any) -> None:
-        panels = figure.subplots(rows, len(columns), squeeze=False)
-        for column, (name, images) in enumerate(columns.items()):
-            panels[0, column].set_title(name, fontsize=9)
-            for line, image in zip(panels[:, column], images, strict=True):
-                line.set_axis_off()
-                show(line, image)
-
-    return as_png(draw, path, size=(1.5 * len(columns), 1.55 * rows + 0.3))
-
-
 def outlines(batch: Tensor, defense: Csvar) -> Iterator[tuple[int, int, int, bool]]:
     """Left, top, side of every block of the one image of ``batch``, and whether it is fine."""
     height, width = batch.shape[-2:]
@@ -87,14 +69,6 @@ def whole_image(by_region: Tensor, size: Sequence[int]) -> Tensor:
     side = region_side(size[0], size[1])
     grown = by_region.repeat_interleave(side, 0).repeat_interleave(side, 1)
     return grown[: size[0], : size[1]]
-
-
-def show(axes: Any, image: Tensor) -> None:
-    pixels = image.detach().cpu().clamp(0, 1).permute(1, 2, 0).numpy()
-    if pixels.shape[-1] == 1:
-        axes.imshow(pixels[..., 0], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-    else:
-        axes.imshow(pixels, interpolation="nearest")
 
 
 def rectangle(corner: tuple[float, float], width: int, height: int, **style: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +15,10 @@ from torch.nn import functional as F
 from keyhole.data.image_set import Size
 from keyhole.errors import DoesNotFit
 from keyhole.metrics.positions import accumulated_eigenvalues, explained_variance
+from keyhole.report.drawing import COLOURS, DASHES, GREY, HEAT, as_png, show
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-"""Okabe and Ito's, told apart by the colour-blind; lines differ in their dashes too."""
-DASHES = ("-", "--", "-.", ":")
 CORNERS = ((0.00, 0.15, 0.40), (0.45, 0.14, 0.00), (0.45, 0.78, 1.00), (1.00, 0.76, 0.30))
 """Columns run from blue to orange, rows from dark to light: RGB at the grid's four corners."""
-HEAT = "inferno"
-DPI = 150
-GREY = "#9a9a9a"
 
 
 def position_projection(tables: Mapping[str, Tensor], grid: Size, path: Path) -> Path:
@@ -185,25 +180,3 @@ def overlaid(image: Tensor, heat: Tensor) -> Tensor:
     colour = torch.from_numpy(colormaps[HEAT](fine.numpy())[..., :3]).permute(2, 0, 1)
     weight = 0.2 + 0.55 * fine
     return (1 - weight) * image.double().mean(0, keepdim=True) + weight * colour
-
-
-def show(axes: Any, image: Tensor) -> None:
-    """An image ``[C, H, W]`` in [0, 1], grey or in colour, without a frame."""
-    axes.imshow(image.expand(3, -1, -1).permute(1, 2, 0).clamp(0, 1).numpy())
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)
-
-
-def as_png(draw: Callable[[Any], None], path: Path, *, size: tuple[float, float]) -> Path:
-    """What ``draw`` puts on a figure, as a PNG at ``path``."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
-
-    style: Any = {"font.size": 9, "axes.titlesize": 9, "font.family": "sans-serif"}
-    with rc_context(style):
-        figure = Figure(figsize=size, layout="constrained")
-        draw(figure)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
-    return path

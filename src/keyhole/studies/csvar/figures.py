@@ -13,8 +13,8 @@ from torch import Tensor
 from keyhole.attacks.undoing import UNDOING
 from keyhole.data import load
 from keyhole.defenses import ClientSide, Csvar, Defense, ImageNoise
-from keyhole.report.shuffle_pictures import comparison, shuffle_explained
-from keyhole.report.vit_pictures import COLOURS, DASHES, GREY, as_png
+from keyhole.report.drawing import COLOURS, DASHES, GREY, as_png, comparison
+from keyhole.report.shuffle_pictures import shuffle_explained
 from keyhole.seeds import generator
 from keyhole.studies.csvar import paper
 

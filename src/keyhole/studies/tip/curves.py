@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from keyhole.audit import find_device
-from keyhole.report.vit_pictures import COLOURS, DASHES, GREY, as_png
+from keyhole.report.drawing import COLOURS, DASHES, GREY, as_png
 from keyhole.studies.base import Piece, Setting, Study
 from keyhole.studies.tip.averaging import (
     PAPER,

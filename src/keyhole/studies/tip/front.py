@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from keyhole.audit import find_device
-from keyhole.report.vit_pictures import COLOURS, GREY, as_png
+from keyhole.report.drawing import COLOURS, GREY, as_png
 from keyhole.studies.base import Piece, Setting, Study
 from keyhole.studies.tip.averaging import PRACTICAL, Recipe, accuracy_after
 from keyhole.studies.tip.inversion import FRONT, OTHERS, SMALL, SPELLED

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from keyhole.report.vit_pictures import COLOURS, GREY, as_png
+from keyhole.report.drawing import COLOURS, GREY, as_png
 from keyhole.studies.base import Study, read_result
 from keyhole.studies.text_tables import table
 

@@ -1,0 +1,57 @@
+"""The look of all figures, and how they become PNGs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
+"""Okabe and Ito's, told apart by the colour-blind; lines differ in their dashes too."""
+DASHES = ("-", "--", "-.", ":")
+HEAT = "inferno"
+GREY = "#9a9a9a"
+DPI = 150
+
+
+def as_png(draw: Callable[[Any], None], path: Path, *, size: tuple[float, float]) -> Path:
+    """What ``draw`` puts on a figure, as a PNG at ``path``."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    style: Any = {"font.size": 9, "axes.titlesize": 9, "font.family": "sans-serif"}
+    with rc_context(style):
+        figure = Figure(figsize=size, layout="constrained")
+        draw(figure)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
+    return path
+
+
+def show(axes: Any, image: Tensor) -> None:
+    """An image ``[C, H, W]`` in [0, 1], grey or in colour, without a frame."""
+    pixels = image.detach().cpu().expand(3, -1, -1).permute(1, 2, 0).clamp(0, 1)
+    axes.imshow(pixels.numpy(), interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
+    axes.spines[:].set_visible(False)
+
+
+def comparison(columns: Mapping[str, Sequence[Tensor]], path: Path) -> Path:
+    """Images ``[C, H, W]`` in [0, 1] side by side: a column a name, a row an image.
+
+    Returns ``path``, a PNG.
+    """
+    rows = len(next(iter(columns.values())))
+
+    def draw(figure: Any) -> None:
+        panels = figure.subplots(rows, len(columns), squeeze=False)
+        for column, (name, images) in enumerate(columns.items()):
+            panels[0, column].set_title(name, fontsize=9)
+            for line, image in zip(panels[:, column], images, strict=True):
+                line.set_axis_off()
+                show(line, image)
+
+    return as_png(draw, path, size=(1.5 * len(columns), 1.55 * rows + 0.3))
