@@ -16,7 +16,7 @@ from keyhole.studies import STUDIES
 from keyhole.studies.base import AuditPiece, Setting
 from keyhole.studies.tip import paper
 from keyhole.studies.tip.averaging import Recipe
-from keyhole.studies.tip.front import UtilityPiece, draw, points
+from keyhole.studies.tip.front import Point, UtilityPiece, draw, points, said
 from keyhole.studies.tip.inversion import VICTIMS
 from keyhole.studies.tip.tables import tables
 
@@ -113,3 +113,12 @@ def test_committed_results_belong_to_pieces(keyhole: Command) -> None:
         code, out, _ = keyhole("study", "tip", "--show", "--results", str(RESULTS))
         assert code == 0
         assert "Table" in out
+
+
+def test_marks_that_lie_upon_each_other_are_named_together() -> None:
+    marks = [
+        Point("tip", 23.7, "", 0.525),
+        Point("tip-divided", 23.8, "", 0.525),
+        Point("tip-r60", 22.6, "", 0.419),
+    ]
+    assert [names for names, _ in said(marks)] == ["tip, tip-divided", "tip-r60"]

@@ -117,18 +117,37 @@ def marks(axes: Any, found: Sequence[Point]) -> None:
     for place, family in enumerate(dict.fromkeys(point.family for point in found)):
         own = [point for point in found if point.family == family]
         colour = COLOURS[place % len(COLOURS)]
-        across, up = [p.psnr for p in own], [p.accuracy for p in own]
-        axes.plot(across, up, "o", color=colour, label=family)
-        for point in own:
+        axes.plot([p.psnr for p in own], [p.accuracy for p in own], "o", color=colour, label=family)
+        for names, (across, up) in said(own):
             axes.annotate(
-                point.short,
-                (point.psnr, point.accuracy),
-                xytext=(4, 3),
+                names,
+                (across, up),
+                xytext=(-5, -11 if place % 2 else 5),
                 textcoords="offset points",
-                fontsize=6,
+                ha="right",
+                fontsize=7,
             )
+    axes.margins(x=0.14)
     axes.set_xlabel("PSNR of the worst attacker, dB (left: more is hidden)")
     axes.get_yaxis().set_major_formatter(lambda share, at: f"{share:.0%}")
     axes.grid(color=GREY, alpha=0.25, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=7)
+
+
+def said(points: Sequence[Point]) -> list[tuple[str, tuple[float, float]]]:
+    """Names and places of marks; those that lie upon each other are named together."""
+    found: list[tuple[str, tuple[float, float]]] = []
+    for point in points:
+        here = (point.psnr, point.accuracy)
+        same = [
+            number
+            for number, (_, there) in enumerate(found)
+            if abs(there[0] - here[0]) < 0.5 and abs(there[1] - here[1]) < 0.01
+        ]
+        if same:
+            names, there = found[same[0]]
+            found[same[0]] = (f"{names}, {point.short}", there)
+        else:
+            found.append((point.short, here))
+    return found
