@@ -6,6 +6,8 @@ import pytest
 import torch
 
 from keyhole.attacks.undoing import UNDOING, denoised, matched, noise_left, unshuffled
+from keyhole.attacks.unshuffle.learned import solve_learned
+from keyhole.attacks.unshuffle.regions import solve
 from keyhole.data import load
 from keyhole.defenses import DEFENSES, ClientSide, Csvar, ImageNoise
 from keyhole.metrics import psnr, ssim
@@ -64,6 +66,22 @@ def test_a_shuffled_image_is_put_together_again(photos: torch.Tensor) -> None:
     assert found.confidence is not None
     assert bool((found.confidence > 0.4).all())
     assert found.note == ""
+
+
+def test_small_images_are_put_together_by_what_was_learnt_of_others() -> None:
+    digits = load("digits", image_size=28).images(range(12))
+    hidden = Csvar().on_images(digits, ClientSide(generator(0)))
+    found = unshuffled([hidden], Csvar().spec)
+    assert torch.equal(found.confidence, solve_learned(hidden).confidence)
+    assert torch.equal(found.images, unshuffled([hidden], Csvar().spec).images)
+    alone = ssim(solve(hidden).images, digits, data_range=1.0).mean()
+    assert ssim(found.images, digits, data_range=1.0).mean() > alone
+
+
+def test_large_images_are_put_together_by_their_seams() -> None:
+    large = load("photos", image_size=72).images([0])
+    hidden = Csvar().on_images(large, ClientSide(generator(0)))
+    assert torch.equal(unshuffled([hidden], Csvar().spec).images, solve(hidden).images)
 
 
 def test_exact_versions_add_nothing(photos: torch.Tensor) -> None:

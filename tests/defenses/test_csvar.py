@@ -222,3 +222,11 @@ class TestTransform:
     def test_what_is_no_image_is_told(self) -> None:
         with pytest.raises(BadValue, match="CSVAR takes images"):
             Csvar().transform()(torch.zeros(4, 4))
+
+
+def test_grey_images_may_lie_channels_last() -> None:
+    image = torch.rand(2, 32, 32, 1).permute(0, 3, 1, 2)
+    seeds = torch.tensor([1, 2])
+    plain = Csvar().shuffle(image.clone(memory_format=torch.contiguous_format), seeds)
+    assert torch.equal(Csvar().shuffle(image, seeds), plain)
+    assert torch.equal(Csvar().restore(plain, seeds), image)

@@ -74,7 +74,8 @@ class Shuffle:
 def moved(area: Tensor, zone: Zone, order: Tensor, channels: Channels) -> Tensor:
     """A zone's pixels ``[B, C, rows * tall, columns * wide]`` with its blocks in ``order``."""
     word = min(16, zone.fine * area.element_size())
-    rows = area.contiguous().view(WORDS[word])
+    # Flat and back: an axis of one keeps a stride that does not fit longer words.
+    rows = area.contiguous().view(-1).view(area.shape).view(WORDS[word])
     sources = word_sources(rows.shape, zone, order, channels)
     return rows.view(-1).index_select(0, sources).view(rows.shape).view(area.dtype)
 

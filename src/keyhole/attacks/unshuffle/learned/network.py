@@ -1,4 +1,4 @@
-"""A network that guesses an image from its shuffled blocks, one colour plane at a time."""
+"""A network that has seen many images, and corrects what seams say of one."""
 
 from __future__ import annotations
 
@@ -6,76 +6,134 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole.attacks.unshuffle.regions.cells import CELLS, Cells, cells, paste
+from keyhole.attacks.unshuffle.regions.cells import CELLS, Cells, paste, quarters
 from keyhole.attacks.unshuffle.regions.thumbnails import thumbnail
-from keyhole.defenses.regions import sensitive
+
+FLAT = 0.02
+"""Regions whose pixels deviate by less than this are not stretched to the contrast of others."""
+FAINTEST = -8.0
+"""The log of the least belief that counts: what seams exclude may be so nevertheless."""
 
 
 class Unscrambler(nn.Module):
-    """Guesses originals of images whose cells (S/4) have ``side`` pixels.
+    """Corrects what seams say of the items of 4x4 cells, ``side`` pixels each, by what is usual.
 
-    A region's sixteen cells are tokens that attend to each other, so that a place can look for the
-    block that belongs there; convolutions over the grid of cells bring in the neighbours. What is
-    guessed is the difference from the thumbnail, which is certain.
+    A region's sixteen cells and the sixteen items that lie somewhere in them are tokens that attend
+    to each other. Items know nothing of where they lie, as the shuffle tells nothing, but where the
+    seams would put them; cells know what the seams would put there. Convolutions over the grid of
+    all cells bring in the neighbours. The logit of an item in a cell is
+
+        trust(cell) log(belief) + query(cell) key(item) / sqrt(width),
+
+    at first the belief alone.
     """
 
-    def __init__(self, side: int = 2, width: int = 64, depth: int = 4, heads: int = 4) -> None:
+    def __init__(self, side: int = 2, width: int = 48, depth: int = 4, heads: int = 4) -> None:
         super().__init__()
-        self.side = side
-        self.entrance = nn.Linear(2 * side**2 + 2, width)
-        self.places = nn.Parameter(torch.randn(CELLS, width) * 0.02)
+        self.side, self.width, self.depth, self.heads = side, width, depth, heads
+        self.of_items = nn.Linear(2 * side**2 + 3, width)
+        self.of_cells = nn.Linear(side**2 + 4, width)
+        self.places = nn.Parameter(torch.randn(CELLS, width) * 0.1)
+        self.quarters = nn.Parameter(torch.randn(4, width) * 0.1)
         self.layers = nn.ModuleList(Layer(width, heads) for _ in range(depth))
-        self.norm = nn.LayerNorm(width)
-        self.exit = nn.Linear(width, side**2)
-        nn.init.zeros_(self.exit.weight)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
+        self.trust = nn.Linear(width, 1)
+        self.asked = nn.Linear(width, width)
+        self.offered = nn.Linear(width, width)
+        for unspoken in (self.trust, self.asked):
+            nn.init.zeros_(unspoken.weight)
+            nn.init.zeros_(unspoken.bias)
 
-    def forward(self, shuffled: Tensor) -> Tensor:
-        """A guess of the originals of ``shuffled [B, C, H, W]`` in [0, 1]."""
-        height, width = shuffled.shape[-2:]
-        coarse = thumbnail(shuffled)
-        parts = cells(shuffled, sensitive(shuffled))
-        tokens = self.entrance(self.seen(parts, coarse)) + self.places
+    def forward(self, parts: Cells, belief: Tensor) -> Tensor:
+        """Logits of items (last axis) in cells, ``[B, R, Q, 16, 16]``, of grey ``parts``.
+
+        ``belief``: that of the seams, the same shape. In coarse regions whole blocks are judged.
+        """
+        items, cells = self.tokens(parts)
+        items, cells = items + belief.mT @ self.places, cells + belief @ items
         for layer in self.layers:
-            tokens = layer(tokens)
-        guessed = self.exit(self.norm(tokens)).unflatten(-1, (self.side, self.side))
-        made: Tensor = coarse + paste(guessed, height, width)
-        return made
+            items, cells = layer(items, cells)
+        cells = self.norms[0](cells)
+        query, key = self.asked(cells), self.offered(self.norms[1](items))
+        told = belief.log().clamp_min(FAINTEST) * (1 + self.trust(cells))
+        made: Tensor = parts.as_blocks(query @ key.mT / self.width**0.5 + told / sizes(parts))
+        return made - parts.cannot
 
-    def seen(self, parts: Cells, coarse: Tensor) -> Tensor:
-        """What is known of each cell ``[B, C, R, Q, 16, 2 * side^2 + 2]``: the block that lies
-        there and the thumbnail, both less the region's mean, and whether blocks are coarse."""
-        items, small = parts.items.flatten(5), parts.of(coarse).flatten(5)
-        real = parts.real.to(items)[..., None]
-        count = real.sum((-2, -1), keepdim=True).clamp(min=1) * items.shape[-1]
-        mean = (items * real).sum((-2, -1), keepdim=True) / count
-        flag = parts.coarse[:, None, :, :, None, None].to(items).expand(*items.shape[:5], 1)
-        inside = real.expand(*items.shape[:5], 1)
-        return torch.cat([(items - mean) * real, (small - mean) * real, flag, inside], -1)
+    def tokens(self, parts: Cells) -> tuple[Tensor, Tensor]:
+        """Items and cells before the first layer, ``[B, R, Q, 16, width]`` each.
+
+        Of an item: its pixels less the region's mean, in grey levels and in the region's standard
+        deviations. Of a cell: its part of the thumbnail, likewise, and whether it is real.
+        """
+        values = parts.items[:, 0].flatten(4)
+        real = parts.real.to(values)[..., None]
+        count = (real.sum(-2, keepdim=True) * values.shape[-1]).clamp_min(1)
+        mean = (values * real).sum((-2, -1), keepdim=True) / count
+        shades = (values - mean) * real
+        spread = (shades.square().sum((-2, -1), keepdim=True) / count).sqrt()
+        scale = spread + FLAT
+        coarse = parts.coarse[..., None, None].to(values)
+        shared = torch.cat([mean, 5 * spread, coarse], -1).expand(*values.shape[:4], 3)
+        small = (self.thumbnail(parts).flatten(4) - mean) / scale * real
+        inside = real.expand(*values.shape[:4], 1)
+        items = self.of_items(torch.cat([shades, shades / scale, shared], -1))
+        cells = self.of_cells(torch.cat([small, shared, inside], -1)) + self.places
+        return items + coarse * self.quarters[quarters(items.device)], cells
+
+    def thumbnail(self, parts: Cells) -> Tensor:
+        """That of the image that ``parts`` are of, as cells ``[B, R, Q, 16, side, side]``."""
+        rows, columns = parts.coarse.shape[1:]
+        whole = parts.real.view(rows, columns, 4, 4)
+        height = int(whole.any(3).any(1).sum()) * self.side
+        width = int(whole.any(2).any(0).sum()) * self.side
+        return parts.of(thumbnail(paste(parts.items, height, width)))[:, 0]
+
+
+def sizes(parts: Cells) -> Tensor:
+    """How many cells the blocks of each region have, ``[B, R, Q, 1, 1]``."""
+    return torch.where(parts.coarse, 4, 1)[..., None, None]
 
 
 class Layer(nn.Module):
-    """Attention among the cells of a region, then a convolution over the grid of all cells."""
+    """Attention among the items and cells of a region, then convolution over the grid of cells."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(3))
         self.asked = nn.Linear(width, 3 * width)
         self.answered = nn.Linear(width, width)
-        self.around = nn.Conv2d(width, width, 3, padding=1, groups=width)
+        self.around = nn.Conv2d(width, width, 3, padding=1)
+        self.beside = nn.Linear(width, width)
         self.mixed = nn.Sequential(
             nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
         )
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """``[B, C, R, Q, 16, width]``, the same again."""
-        batch, planes, rows, columns, _, width = tokens.shape
-        three = self.asked(self.first(tokens)).view(-1, CELLS, 3, self.heads, width // self.heads)
+    def forward(self, items: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+        """``[B, R, Q, 16, width]`` each, the same again."""
+        tokens = torch.cat([items, cells], -2)
+        tokens = tokens + self.attended(self.norms[0](tokens))
+        items, cells = tokens[..., :CELLS, :], tokens[..., CELLS:, :]
+        cells = cells + self.beside(F.gelu(self.near(self.norms[1](cells))))
+        tokens = torch.cat([items, cells], -2)
+        tokens = tokens + self.mixed(self.norms[2](tokens))
+        return tokens[..., :CELLS, :], tokens[..., CELLS:, :]
+
+    def attended(self, tokens: Tensor) -> Tensor:
+        """What each of ``[B, R, Q, 32, width]`` finds among its region's."""
+        count, width = tokens.shape[-2:]
+        three = self.asked(tokens).view(-1, count, 3, self.heads, width // self.heads)
         query, key, value = three.permute(2, 0, 3, 1, 4)
         found = F.scaled_dot_product_attention(query, key, value)
-        tokens = tokens + self.answered(found.transpose(1, 2).reshape(tokens.shape))
-        grid = self.second(tokens).view(batch * planes, rows, columns, 4, 4, width)
-        grid = grid.permute(0, 5, 1, 3, 2, 4).reshape(-1, width, 4 * rows, 4 * columns)
-        near = self.around(grid).view(-1, width, rows, 4, columns, 4).permute(0, 2, 4, 3, 5, 1)
-        made: Tensor = tokens + self.mixed(near.reshape(tokens.shape))
+        made: Tensor = self.answered(found.transpose(1, 2).reshape(tokens.shape))
         return made
+
+    def near(self, cells: Tensor) -> Tensor:
+        """The convolution of ``[B, R, Q, 16, width]``, laid out as the image has them."""
+        batch, rows, columns, _, width = cells.shape
+        grid = cells.reshape(batch, rows, columns, 4, 4, width)
+        grid = grid.permute(0, 5, 1, 3, 2, 4).reshape(-1, width, 4 * rows, 4 * columns)
+        laid: Tensor = (
+            self.around(grid).view(-1, width, rows, 4, columns, 4).permute(0, 2, 4, 3, 5, 1)
+        )
+        return laid.reshape(cells.shape)

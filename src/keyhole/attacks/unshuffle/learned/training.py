@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from keyhole.attacks.unshuffle.learned.network import Unscrambler
-from keyhole.defenses import Csvar
+from keyhole.attacks.unshuffle.learned.puzzles import Album, Puzzle, puzzle
 from keyhole.seeds import derive, generator, seeded_globally
+
+AT_ONCE = 64
+"""Puzzles that are made together; all of them are of one size."""
 
 
 @dataclass(frozen=True)
 class Lesson:
-    """AdamW with warm-up and cosine decay, on single planes of random crops, some mirrored."""
+    """AdamW with warm-up and cosine decay; each batch is of one album, and albums take turns."""
 
-    steps: int = 2000
-    batch_size: int = 96
-    lr: float = 2e-3
-    crop: int = 32
-    width: int = 64
+    steps: int = 2400
+    puzzles: int = 1024
+    """Made of each album before it begins: what seams say is computed once."""
+    batch_size: int = 16
+    lr: float = 3e-3
+    width: int = 48
     depth: int = 4
     seconds: float | None = None
     """Ends early after so long; the rate falls with the time then."""
@@ -32,16 +35,20 @@ class Lesson:
 
 
 def learn(
-    images: Tensor,
+    albums: Sequence[Album],
     lesson: Lesson,
     *,
     told: Callable[[int, float], None] = lambda step, loss: None,
 ) -> Unscrambler:
-    """An unscrambler for images cut to ``crop``, from public ``images [N, C, H, W]``, uint8."""
+    """An unscrambler for images like those of the albums, on the device of the first."""
     draw = generator(lesson.seed, "lesson")
     with seeded_globally(derive(lesson.seed, "unscrambler")):
-        network = Unscrambler(width=lesson.width, depth=lesson.depth).to(images.device)
-    optimiser = torch.optim.AdamW(network.parameters(), lr=lesson.lr, weight_decay=0.01)
+        network = Unscrambler(width=lesson.width, depth=lesson.depth)
+    network.to(albums[0].pixels.device)
+    optimiser = torch.optim.AdamW(
+        network.parameters(), lr=lesson.lr, betas=(0.9, 0.98), weight_decay=0.01
+    )
+    shelves = [made(album, lesson, draw) for album in albums]
     began, mean = time.monotonic(), 0.0
     for step in range(lesson.steps):
         share = (step + 1) / lesson.steps
@@ -52,29 +59,35 @@ def learn(
         warm = min(1.0, (step + 1) / min(100, max(1, lesson.steps // 10)))
         rate = warm * 0.5 * (1 + math.cos(math.pi * share))
         optimiser.param_groups[0]["lr"] = lesson.lr * rate
-        truth = crops(images, lesson, draw)
-        seeds = torch.randint(2**62, (len(truth),), generator=draw)
-        loss = F.mse_loss(network(Csvar().shuffle(truth, seeds)), truth)
+        loss = surprise(network, some(shelves[step % len(shelves)], lesson.batch_size, draw))
         optimiser.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
-        mean = 0.99 * mean + 0.01 * float(loss.detach()) if step else float(loss.detach())
+        mean = 0.98 * mean + 0.02 * float(loss.detach()) if step else float(loss.detach())
         told(step, mean)
     return network.eval()
 
 
-def crops(images: Tensor, lesson: Lesson, draw: torch.Generator) -> Tensor:
-    """Planes ``[batch, 1, crop, crop]`` in [0, 1] from random places of random images."""
-    count, planes, height, width = images.shape
-    chosen = torch.randint(count, (lesson.batch_size,), generator=draw)
-    plane = torch.randint(planes, (lesson.batch_size,), generator=draw)
-    top = torch.randint(height - lesson.crop + 1, (lesson.batch_size, 1), generator=draw)
-    left = torch.randint(width - lesson.crop + 1, (lesson.batch_size, 1), generator=draw)
-    step = torch.arange(lesson.crop)
-    down, across = top + step, left + step
-    mirrored = torch.rand(lesson.batch_size, 1, generator=draw) < 0.5
-    across = torch.where(mirrored, across.flip(1), across)
-    index = (chosen[:, None, None], plane[:, None, None], down[:, :, None], across[:, None, :])
-    found = images[tuple(i.to(images.device) for i in index)]
-    return found[:, None].float() / 255
+def made(album: Album, lesson: Lesson, draw: torch.Generator) -> list[Puzzle]:
+    """An album's puzzles, at most AT_ONCE in each."""
+    with torch.no_grad():
+        size = min(AT_ONCE, lesson.puzzles)
+        return [puzzle(album, size, draw) for _ in range(0, lesson.puzzles, size)]
+
+
+def some(shelf: Sequence[Puzzle], count: int, draw: torch.Generator) -> Puzzle:
+    """A batch of ``count`` of the images of one puzzle."""
+    one = shelf[int(torch.randint(len(shelf), (1,), generator=draw))]
+    chosen = torch.randperm(len(one.belief), generator=draw)[:count]
+    return one.of(chosen.to(one.belief.device))
+
+
+def surprise(network: Unscrambler, batch: Puzzle) -> Tensor:
+    """Minus the mean log-probability of a right item in a cell, and of a right cell of an item."""
+    logits = network(batch.parts, batch.belief)
+    found = []
+    for axis in (-1, -2):
+        chance = torch.log_softmax(logits, axis).masked_fill(~batch.right, -torch.inf)
+        found.append(torch.logsumexp(chance, axis)[batch.asked.any(axis)])
+    return -torch.cat(found).mean()

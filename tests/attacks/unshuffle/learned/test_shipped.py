@@ -1,0 +1,80 @@
+"""The unscrambler that comes with Keyhole: read, written, trained by a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from keyhole.attacks.unshuffle.learned import Unscrambler, load_unscrambler, save_unscrambler
+from keyhole.attacks.unshuffle.learned.__main__ import main
+from keyhole.attacks.unshuffle.learned.public import DIGITS, HELD_OUT, PHOTOS, grey
+from keyhole.attacks.unshuffle.learned.puzzles import Album
+from keyhole.attacks.unshuffle.learned.shipped import HEADER, SHIPPED, read_unscrambler
+from keyhole.data import load
+from keyhole.errors import BadUpdate, DataMissing
+from keyhole.update import read_safetensors
+
+WEIGHTS = Path(__file__).parents[4] / "src/keyhole/attacks/unshuffle/learned/weights" / SHIPPED
+
+
+def test_it_is_small_and_says_where_it_comes_from() -> None:
+    header = read_safetensors(WEIGHTS)[1]
+    plan = json.loads(header[HEADER])
+    assert WEIGHTS.stat().st_size < 1e6
+    assert "tiny-imagenet" in plan["trained_on"]
+    assert "MNIST" in plan["trained_on"]
+    assert plan["steps"] > 0
+    assert plan["seed"] == 0
+
+
+def test_it_is_read_once_and_fixed() -> None:
+    network = load_unscrambler()
+    assert network is load_unscrambler()
+    assert not network.training
+    assert not any(p.requires_grad or p.dtype != torch.float32 for p in network.parameters())
+
+
+def test_nothing_it_was_chosen_by_was_learnt_from() -> None:
+    assert not set(HELD_OUT) & (set(PHOTOS) | set(DIGITS))
+
+
+def test_what_is_written_can_be_read(tmp_path: Path) -> None:
+    network = Unscrambler(width=8, depth=2, heads=2)
+    save_unscrambler(network, tmp_path / "new" / "it.safetensors", trained_on="-", steps=1, seed=2)
+    again = load_unscrambler(tmp_path / "new" / "it.safetensors")
+    assert (again.width, again.depth, again.heads, again.side) == (8, 2, 2, 2)
+    halves = {name: tensor.half().float() for name, tensor in network.state_dict().items()}
+    assert all(torch.equal(halves[name], tensor) for name, tensor in again.state_dict().items())
+
+
+def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataMissing, match=r"no unscrambler at .*python -m keyhole"):
+        read_unscrambler(tmp_path / "none.safetensors")
+    save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
+    with pytest.raises(BadUpdate, match="write it with save_unscrambler"):
+        read_unscrambler(tmp_path / "other.safetensors")
+
+
+def test_a_command_trains_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = grey(load("photos", image_size=32).pixels([0, 1]))
+    monkeypatch.setattr(
+        "keyhole.attacks.unshuffle.learned.__main__.public_albums",
+        lambda data_dir, most: [Album(photos[:most])],
+    )
+    small = "--steps 2 --puzzles 4 --batch-size 2 --width 8 --depth 1 --most 1 --seed 5"
+    main([str(tmp_path / "it.safetensors"), *small.split()])
+    assert "step 2 of 2" in capsys.readouterr().out
+    plan = json.loads(read_safetensors(tmp_path / "it.safetensors")[1][HEADER])
+    assert (plan["steps"], plan["seed"], plan["width"]) == (2, 5, 8)
+    assert load_unscrambler(tmp_path / "it.safetensors").depth == 1
+
+
+def test_a_command_without_data_says_so(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="data set 'mnist' is not in"):
+        main([str(tmp_path / "it.safetensors"), "--data-dir", str(tmp_path)])
