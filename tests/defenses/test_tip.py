@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -214,6 +215,20 @@ def test_buffers_and_integers_pass(small: nn.Module) -> None:
     for name in ("norm.num_batches_tracked", "norm.running_mean", "norm.weight", "head.weight"):
         assert noisy.change[name] is clear.change[name]
     assert (noisy.steps, noisy.lr) == (clear.steps, clear.lr)
+
+
+def test_only_what_is_reported_gets_noise(small: nn.Module) -> None:
+    """As where a client keeps some layers to itself."""
+    whole = update_of(small)
+    for kept in (1, 0):
+        weights = [n for n, t in whole.change.items() if t.dim() == 4][:kept]
+        part = dataclasses.replace(
+            whole,
+            change={n: t for n, t in whole.change.items() if n in weights or t.dim() == 1},
+        )
+        sent = Tip(beta=0.1).on_update(part, client(small))
+        moved = {n for n, t in sent.change.items() if not torch.equal(t, part.change[n])}
+        assert moved == set(weights)
 
 
 def test_the_model_the_update_and_global_draws_are_left_alone(

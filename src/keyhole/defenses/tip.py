@@ -100,7 +100,11 @@ class Tip(CalibratedNoise):
             return update
         began = time.perf_counter()
         model = self.model_of(side)
-        layers, beta = self.layers(model), self.strength(update, model)
+        update.check_against(model.state_dict())
+        layers = {n: c for n, c in self.layers(model).items() if weight_of(n) in update.change}
+        if not layers:
+            return update
+        beta = self.strength(update, model)
         chosen = important_channels(
             update, side, ratio=self.ratio, absolute=self.absolute, defense=self.name
         )
