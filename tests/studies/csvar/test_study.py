@@ -13,7 +13,7 @@ import torch
 
 from keyhole.data import load
 from keyhole.defenses import DEFENSES
-from keyhole.studies import STUDIES
+from keyhole.studies import STUDIES, held
 from keyhole.studies.base import AuditPiece
 from keyhole.studies.csvar import paper, training
 from keyhole.studies.csvar.networks import NETWORKS, network
@@ -96,9 +96,9 @@ def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         assert name == "mnist"
         return digits
 
-    monkeypatch.setattr(training, "load", few)
+    monkeypatch.setattr(held, "load", few)
     monkeypatch.setitem(RECIPES, "mnist", Recipe(rounds=1, steps=2, batch_size=20, lr=0.05))
-    training.split.cache_clear()
+    held.parts.cache_clear()
     model, facts = training.train(
         "mnist",
         "shufflenet",
@@ -108,7 +108,7 @@ def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         device=torch.device("cpu"),
         data_dir=None,
     )
-    training.split.cache_clear()
+    held.parts.cache_clear()
     assert facts["clients"] == 10
     assert facts["train_images"] == len(digits)
     assert 0 <= facts["accuracy"] <= 1

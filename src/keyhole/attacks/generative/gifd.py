@@ -14,7 +14,6 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from keyhole.attacks import noise
 from keyhole.attacks.base import Reconstruction
@@ -24,7 +23,6 @@ from keyhole.attacks.generative.stages import Drawer, Stage, joined
 from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight
 from keyhole.attacks.matching.job import Job
-from keyhole.attacks.matching.lens import Lenses, lenses_for
 from keyhole.attacks.matching.objectives import Cosine
 from keyhole.attacks.matching.optimisers import Adam, CosineDecay
 from keyhole.attacks.matching.precision import computing_in
@@ -88,12 +86,6 @@ class Gifd(Matching):
     @property
     def path(self) -> Path | None:
         return None if self.generator is None else Path(self.generator)
-
-    def observed(self, observation: Observation) -> dict[str, Tensor]:
-        return noise.read(observation)[0]
-
-    def lenses(self, observation: Observation) -> Lenses:
-        return lenses_for(*noise.read(observation))
 
     def recipe(self, problem: Problem) -> Recipe:
         """The first stage's; the others differ in what is sought."""

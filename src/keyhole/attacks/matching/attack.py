@@ -11,16 +11,18 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from keyhole.attacks import noise
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.closed_form import LabelInference
 from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.execution import Way
 from keyhole.attacks.matching.job import Job
-from keyhole.attacks.matching.lens import Lenses
+from keyhole.attacks.matching.lens import Lenses, lenses_for
 from keyhole.attacks.matching.precision import Precision, computing_in
 from keyhole.attacks.matching.problem import Problem
 from keyhole.attacks.matching.recipe import Recipe
 from keyhole.attacks.matching.unknowns import SoftLabels
+from keyhole.attacks.noise import Noise
 from keyhole.attacks.workbench import Bare, Workbench
 from keyhole.threat import Observation
 
@@ -94,11 +96,18 @@ class Matching(Attack):
 
     def observed(self, observation: Observation) -> dict[str, Tensor]:
         """The gradient that is to be matched."""
-        return observation.update.gradient()
+        return self.looked_at(observation)[0]
 
     def lenses(self, observation: Observation) -> Lenses:
         """Through what that gradient is seen, by an attacker who knows where noise is in it."""
-        return {}
+        return lenses_for(*self.looked_at(observation))
+
+    def looked_at(self, observation: Observation) -> tuple[dict[str, Tensor], dict[str, Noise]]:
+        """The gradient, and the noise in it that this attack adapts to."""
+        known = observation.knowledge.defense
+        if known is None or known.name not in self.adapts_to:
+            return observation.update.gradient(), {}
+        return noise.read(observation)
 
     def told(self, observation: Observation) -> dict[str, Tensor]:
         """What else the recipe's parts must know of one victim."""

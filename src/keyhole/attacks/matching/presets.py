@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from keyhole.attacks import noise
 from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight
-from keyhole.attacks.matching.lens import Lenses, lenses_for
 from keyhole.attacks.matching.objectives import Cosine, SquaredError
 from keyhole.attacks.matching.optimisers import LBFGS, Adam, CosineDecay, Plateau, Steps
 from keyhole.attacks.matching.priors import (
@@ -114,12 +112,6 @@ class InvertingGradients(Matching):
         weight = worth_of_features(problem) if self.features is None else self.features
         layer = telling_layer(problem) if weight > 0 else None
         return (smooth,) if layer is None else (smooth, LastFeatures(weight, layer))
-
-    def observed(self, observation: Observation) -> dict[str, Tensor]:
-        return noise.read(observation)[0]
-
-    def lenses(self, observation: Observation) -> Lenses:
-        return lenses_for(*noise.read(observation))
 
 
 FEATURES = 10.0

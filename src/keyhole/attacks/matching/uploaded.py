@@ -8,11 +8,9 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.matching.attack import Matching
-from keyhole.attacks.matching.lens import Lenses
 from keyhole.attacks.matching.presets import InvertingGradients
 from keyhole.attacks.workbench import Bare, Workbench
 from keyhole.models.channel_importance import moved
@@ -33,12 +31,6 @@ class UploadedInversion(InvertingGradients):
     paper: ClassVar[str] = "Geiping et al. 2020 (IG), as run in Wang and Su 2025 (TIP)"
     adapts_to: ClassVar[frozenset[str]] = frozenset()
     published: ClassVar[dict[str, Any]] = {"iterations": 10_000, "lr": 0.004, "tv": 1e-4}
-
-    def observed(self, observation: Observation) -> dict[str, Tensor]:
-        return observation.update.gradient()
-
-    def lenses(self, observation: Observation) -> Lenses:
-        return {}
 
     def stream(
         self, observations: Sequence[Observation], bench: Workbench

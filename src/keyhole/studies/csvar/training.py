@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import lru_cache
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from keyhole.data import ImageSet, load
-from keyhole.defenses import ClientSide, Defense
+from keyhole.defenses import Defense
 from keyhole.federation import Federation, LocalTraining
 from keyhole.federation.fedavg import averaged
 from keyhole.federation.graphed import Graphed
-from keyhole.federation.partition import PARTITIONS, shuffled
+from keyhole.federation.partition import PARTITIONS
 from keyhole.seeds import generator
 from keyhole.studies.csvar.networks import network
+from keyhole.studies.held import accuracy, parts
 
 CLIENTS = 10
-HELD_OUT = 0.2
-EVALUATED = 1000
 
 
 @dataclass(frozen=True)
@@ -61,37 +57,6 @@ RECIPES = {
 }
 
 
-@dataclass(frozen=True)
-class Split:
-    """A data set in memory, and which of its images train and which test."""
-
-    data: ImageSet
-    train: list[int]
-    test: ImageSet
-    tested: list[int]
-
-
-@lru_cache(maxsize=1)
-def split(name: str, data_dir: str | None, seed: int, device: torch.device) -> Split:
-    """The data set's own test part where it has one; else a fifth, held out by seed."""
-    data = resident(load(name, data_dir=data_dir), device)
-    every = list(range(len(data)))
-    if name == "orl-faces":
-        order = shuffled(every, generator(seed, "held out"))
-        kept = round(HELD_OUT * len(order))
-        return Split(data, sorted(order[kept:]), data, sorted(order[:kept]))
-    test = resident(load(name, data_dir=data_dir, split="test"), device)
-    return Split(data, every, test, list(range(len(test))))
-
-
-def resident(data: ImageSet, device: torch.device) -> ImageSet:
-    """The set with all its images decoded once and held on the device."""
-    held = torch.cat(
-        [data.pixels(range(i, min(i + 5000, len(data)))) for i in range(0, len(data), 5000)]
-    ).to(device)
-    return replace(data, pixels=lambda indices: held[torch.as_tensor(indices).to(device)])
-
-
 def train(
     name: str,
     kind: str,
@@ -103,18 +68,18 @@ def train(
     data_dir: str | None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The global model after all rounds, and what became of it."""
-    parts = split(name, data_dir, seed, device)
-    data = parts.data
+    held = parts(name, data_dir, seed, device)
+    data = held.data
     model = network(
         kind, classes=len(data.classes), channels=data.shape[0], size=data.size, seed=seed
     ).to(device)
-    shares = PARTITIONS.parse("iid")(data, parts.train, CLIENTS, generator(seed, "partition"))
+    shares = PARTITIONS.parse("iid")(data, held.train, CLIENTS, generator(seed, "partition"))
     began = time.perf_counter()
     federation = Federation(
         model=model,
         data=data,
         shares=shares,
-        test=(parts.test, parts.tested),
+        test=(held.test, held.tested),
         training=recipe.training(1),
         defense=defense,
         seed=seed,
@@ -126,40 +91,17 @@ def train(
         found = federation.updates(number, federation.sampled(number))
         model.load_state_dict(averaged(sent, [share.update for share in found]))
     seconds = time.perf_counter() - began
-    held = (parts.test, parts.tested)
-    own = accuracy(model, held, defense, seed) if defense.name != "none" else None
+    tested = (held.test, held.tested)
+    own = accuracy(model, tested, defense, seed) if defense.name != "none" else None
     facts = {
         "recipe": asdict(recipe),
         "clients": CLIENTS,
-        "train_images": len(parts.train),
-        "test_images": len(parts.tested),
+        "train_images": len(held.train),
+        "test_images": len(held.tested),
         "seconds": round(seconds, 1),
-        "accuracy": accuracy(model, held, None, seed),
+        "accuracy": accuracy(model, tested, None, seed),
         "accuracy_on_defended": own,
-        "train_accuracy": accuracy(model, (data, parts.train[:10_000]), None, seed),
+        "train_accuracy": accuracy(model, (data, held.train[:10_000]), None, seed),
         "parameters": sum(p.numel() for p in model.parameters()),
     }
     return model, facts
-
-
-@torch.no_grad()
-def accuracy(
-    model: nn.Module, held: tuple[ImageSet, list[int]], defense: Defense | None, seed: int
-) -> float:
-    """The share of images classified right, as they are or as the defense shows them."""
-    data, _ = held
-    model.eval()
-    side = ClientSide(generator(seed, "evaluation"))
-    right = total = 0
-    for images, labels in batches(held, next(model.parameters())):
-        shown = images if defense is None else defense.on_images(images, side)
-        right += int((model(data.normalise(shown)).argmax(1) == labels).sum())
-        total += len(labels)
-    return right / total
-
-
-def batches(held: tuple[ImageSet, list[int]], like: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    data, indices = held
-    for start in range(0, len(indices), EVALUATED):
-        some = indices[start : start + EVALUATED]
-        yield data.images(some).to(like), data.labels[some].to(like.device)

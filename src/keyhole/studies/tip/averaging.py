@@ -22,7 +22,7 @@ from keyhole.federation.partition import PARTITIONS, Shares
 from keyhole.federation.run import parts
 from keyhole.models import build
 from keyhole.seeds import generator
-from keyhole.studies.csvar.training import resident
+from keyhole.studies.held import resident
 from keyhole.update import Update
 
 
@@ -114,33 +114,6 @@ def judged(federation: Federation, number: int, began: float) -> dict[str, Any]:
     seconds = round(time.perf_counter() - began, 2)
     known = loss if math.isfinite(loss) else None
     return {"round": number, "accuracy": accuracy, "loss": known, "seconds": seconds}
-
-
-def accuracy_after(
-    defense: str,
-    recipe: Recipe,
-    *,
-    data: str = "cifar10",
-    partition: str = "iid",
-    calibration: Calibration = "own",
-    seed: int = 0,
-    device: torch.device | None = None,
-    data_dir: str | None = None,
-) -> float:
-    """The accuracy after all rounds under a defense spelled as text: ``tip(beta=0.05)``."""
-    last: dict[str, Any] = {}
-    for point in points(
-        defense,
-        recipe,
-        data=data,
-        partition=partition,
-        calibration=calibration,
-        seed=seed,
-        device=device,
-        data_dir=data_dir,
-    ):
-        last = point
-    return float(last["accuracy"])
 
 
 Held = tuple[ImageSet, list[int]]

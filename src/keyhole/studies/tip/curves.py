@@ -18,11 +18,8 @@ from keyhole.studies.tip.averaging import (
     PRACTICAL,
     Calibration,
     Recipe,
-    accuracy_after,
     points,
 )
-
-__all__ = ["CurvePiece", "accuracy_after", "all_curves", "curves", "draw"]
 
 DATA = {"cifar10": "CIFAR-10"}
 SPLITS = {"iid": "iid", "dirichlet": "dirichlet(alpha=0.5)"}

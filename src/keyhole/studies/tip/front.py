@@ -13,7 +13,8 @@ import torch
 from keyhole.audit import find_device
 from keyhole.report.drawing import COLOURS, GREY, as_png
 from keyhole.studies.base import Piece, Setting, Study
-from keyhole.studies.tip.averaging import PRACTICAL, Recipe, accuracy_after
+from keyhole.studies.tip.averaging import PRACTICAL, Recipe
+from keyhole.studies.tip.averaging import points as trained_points
 from keyhole.studies.tip.inversion import FRONT, OTHERS, SMALL, SPELLED
 
 SHORT = replace(PRACTICAL, name="front", rounds=20, clients=20, every=20)
@@ -39,7 +40,7 @@ class UtilityPiece(Piece):
     def measure(self, study: Study, setting: Setting) -> dict[str, Any]:
         device = find_device(setting.device)
         setting.progress.show(f"{self.name}: {self.recipe.rounds} rounds under {self.defense}")
-        accuracy = accuracy_after(
+        *_, last = trained_points(
             self.defense,
             self.recipe,
             data=self.data,
@@ -55,7 +56,7 @@ class UtilityPiece(Piece):
             "recipe": asdict(self.recipe),
             "seed": study.seed,
             "device": name,
-            "accuracy": accuracy,
+            "accuracy": last["accuracy"],
         }
 
     def about(self) -> dict[str, Any]:

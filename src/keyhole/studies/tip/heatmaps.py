@@ -24,8 +24,9 @@ from keyhole.models.modes import ClientMode
 from keyhole.report.heat_pictures import draw
 from keyhole.seeds import derive, generator
 from keyhole.studies.base import Piece, Setting, Study
+from keyhole.studies.held import Parts, parts
 from keyhole.studies.tip.explained import Explained, Upload, defenses, spread
-from keyhole.studies.tip.victim import RECIPES, Parts, Recipe, accuracy_of, parts, trained
+from keyhole.studies.tip.victim import RECIPES, Recipe, accuracy_of, trained
 from keyhole.update import Update
 
 STEPS, LR = 4, 0.001

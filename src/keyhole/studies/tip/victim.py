@@ -5,21 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole.data import SOURCES, ImageSet, load
-from keyhole.federation.partition import shuffled
 from keyhole.federation.training import augmented
 from keyhole.models import build
 from keyhole.seeds import derive, generator
-from keyhole.studies.csvar.training import accuracy, resident
-
-HELD_OUT = 0.2
+from keyhole.studies.held import Parts, accuracy, parts
 
 
 @dataclass(frozen=True)
@@ -52,29 +47,6 @@ RECIPES = {
     "tiny-imagenet": Recipe(epochs=16),
 }
 """The archive of CIFAR-100 holds 1,117 images to train on: what is learnt of it is little."""
-
-
-@dataclass(frozen=True)
-class Parts:
-    """A data set in memory, and which of its images train and which test."""
-
-    data: ImageSet
-    train: list[int]
-    test: ImageSet
-    tested: list[int]
-
-
-@lru_cache(maxsize=1)
-def parts(name: str, data_dir: str | None, seed: int, device: torch.device) -> Parts:
-    """The data set's own test part where it has one; else a fifth, held out by seed."""
-    data = resident(load(name, data_dir=data_dir), device)
-    every = list(range(len(data)))
-    if name in SOURCES and "test" in SOURCES[name].splits:
-        test = resident(load(name, data_dir=data_dir, split="test"), device)
-        return Parts(data, every, test, list(range(len(test))))
-    order = shuffled(every, generator(seed, "held out"))
-    kept = round(HELD_OUT * len(order))
-    return Parts(data, sorted(order[kept:]), data, sorted(order[:kept]))
 
 
 def trained(
