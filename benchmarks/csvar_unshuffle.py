@@ -6,7 +6,7 @@
     python benchmarks/csvar_unshuffle.py --pictures FOLDER ...          # and what it looks like
 
 The attacker has the shuffled images, knows CSVAR and has no key (see
-keyhole.attacks.unshuffle.regions). Compared with the originals:
+keyhole.attacks.undoing.solved_best). Compared with the originals:
 
 - ``shuffled``: what travels; ``thumbnail``: what is certain; ``solved``: the blocks in the order
   found; ``expected``: the mean over the attacker's beliefs;
@@ -38,7 +38,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.utils import save_image
 
-from keyhole.attacks.unshuffle.regions import combined, solve, thumbnail
+from keyhole.attacks.undoing import solved_best
+from keyhole.attacks.unshuffle.regions import combined, thumbnail
 from keyhole.data import load
 from keyhole.defenses.csvar import Csvar
 from keyhole.metrics import psnr, reidentified, ssim
@@ -77,7 +78,7 @@ def measure(name: str, gallery: Tensor, pictures: Path | None) -> dict[str, Row]
     truth = gallery[: SETS[name]]
     shuffled = Csvar().shuffle(truth, torch.arange(len(truth)))
     start = time.perf_counter()
-    found = solve(shuffled)
+    found = solved_best(shuffled, Csvar())
     seconds = (time.perf_counter() - start) / len(truth)
     stages = {"shuffled": shuffled, "thumbnail": thumbnail(shuffled), "solved": found.images}
     if pictures:
@@ -96,7 +97,9 @@ def measure_noisy(name: str, gallery: Tensor) -> dict[str, Row]:
         seeds = torch.arange(count * len(truth)).view(count, -1)
         exact = torch.stack([Csvar().shuffle(truth, some) for some in seeds])
         noisy = exact + sigma * torch.randn(exact.shape, generator=draw)
-        rows[f"{count} at {level}"] = judged(solve(combined(noisy)).expected, truth, gallery)
+        rows[f"{count} at {level}"] = judged(
+            solved_best(combined(noisy), Csvar()).expected, truth, gallery
+        )
     return rows
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from keyhole.attacks.unshuffle.learned.solving import fits, solve_learned
-from keyhole.attacks.unshuffle.regions import combined, solve, thumbnail
+from keyhole.attacks.unshuffle.regions import Solved, combined, solve, thumbnail
 from keyhole.defenses import Csvar, DefenseSpec
 from keyhole.errors import DoesNotFit
 
@@ -53,11 +53,16 @@ def unshuffled(versions: Sequence[Tensor], defense: DefenseSpec, exact: bool = T
     aligned = [v[matched(m, means[-1])] for v, m in zip(versions, means, strict=True)]
     try:
         clean = combined(torch.stack(aligned[::-1]).float(), block=known.block)
-        solved = (solve_learned if fits(clean) else solve)(clean, defense=known)
+        solved = solved_best(clean, known)
     except DoesNotFit as error:
         return Undone(versions[-1], note=f"not un-shuffled: {error}")
     sure = ((solved.confidence >= SURE) & exact)[:, None, None, None]
     return Undone(torch.where(sure, solved.images, solved.expected), solved.confidence)
+
+
+def solved_best(shuffled: Tensor, defense: Csvar) -> Solved:
+    """By the solver that is best for images ``[B, C, H, W]`` of this size."""
+    return (solve_learned if fits(shuffled) else solve)(shuffled, defense=defense)
 
 
 def denoised(versions: Sequence[Tensor], defense: DefenseSpec, exact: bool = True) -> Undone:

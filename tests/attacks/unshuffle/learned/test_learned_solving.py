@@ -77,7 +77,7 @@ def test_it_finds_the_same_again_and_image_by_image(monkeypatch: pytest.MonkeyPa
     first, second = solve_learned(shuffled), solve_learned(shuffled)
     assert torch.equal(first.expected, second.expected)
     monkeypatch.setattr(
-        "keyhole.attacks.unshuffle.learned.solving.AT_ONCE", {"cpu": 16, "cuda": 16}
+        "keyhole.attacks.unshuffle.regions.solving.AT_ONCE", {"cpu": 16, "cuda": 16}
     )
     apart = solve_learned(shuffled)
     assert torch.equal(first.images, apart.images)

@@ -7,19 +7,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keyhole.attacks.unshuffle.regions.blocks import assign, in_place, least, nearest, pools, taken
+from keyhole.attacks.unshuffle.regions.blocks import (
+    by_content,
+    in_place,
+    least,
+    nearest,
+    pools,
+    taken,
+)
 from keyhole.defenses.csvar import Csvar
 from keyhole.defenses.regions import sensitive
-from keyhole.errors import DoesNotFit
 from keyhole.seeds import generator
 
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(5, 40), st.integers(5, 40), st.sampled_from([1, 3]))
-def test_the_true_image_as_a_guide_gives_it_back(height: int, width: int, planes: int) -> None:
+def test_blocks_laid_like_the_true_image_are_it(height: int, width: int, planes: int) -> None:
     image = torch.rand(2, planes, height, width, generator=generator(height, "image", width))
     shuffled = Csvar().shuffle(image, torch.tensor([3, 4]))
-    assert torch.equal(assign(shuffled, image), image)
+    sources = by_content(shuffled, image, pools(shuffled, sensitive(shuffled)))
+    assert torch.equal(taken(shuffled, sources), image)
 
 
 @settings(max_examples=15, deadline=None)
@@ -53,14 +60,10 @@ def test_single_pixels_are_ranked_to_the_least_distance() -> None:
 def test_one_block_size_everywhere() -> None:
     image = torch.rand(1, 3, 32, 32, generator=generator(0, "image"))
     shuffled = Csvar(block=8).shuffle(image, torch.tensor([1]))
-    assert torch.equal(assign(shuffled, image, block=8), image)
+    sources = by_content(shuffled, image, pools(shuffled, sensitive(shuffled), 8))
+    assert torch.equal(taken(shuffled, sources), image)
 
 
 def test_pixels_in_place_stay() -> None:
     image = torch.rand(2, 3, 8, 8)
     assert torch.equal(taken(image, in_place(image)), image)
-
-
-def test_a_guide_of_another_size_does_not_fit() -> None:
-    with pytest.raises(DoesNotFit, match="guide"):
-        assign(torch.rand(1, 3, 32, 32), torch.rand(1, 3, 16, 16))

@@ -21,16 +21,6 @@ def test_partners_are_found_by_texture() -> None:
     assert share > 0.97
 
 
-def test_a_guess_of_places_matches_planes_without_texture() -> None:
-    flat = torch.full((1, 3, 32, 32), 0.5)
-    parts = cells(flat, torch.ones(1, 4, 4, dtype=torch.bool))
-    lies = torch.rand(1, 3, 4, 4, 16, generator=generator(0, "lies")).argsort(-1)
-    numbers = torch.arange(16)
-    guess = torch.where(lies[..., None, :] == numbers[:, None], 0.0, 20.0)
-    found = matched(parts, guess)
-    assert torch.equal(lies.gather(4, found), lies[:, 1:2].expand_as(found))
-
-
 def test_the_middle_plane_keeps_its_items() -> None:
     image = torch.rand(1, 3, 28, 28)
     found = matched(cells(image, sensitive(image)))

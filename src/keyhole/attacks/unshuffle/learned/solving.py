@@ -12,23 +12,19 @@ from keyhole.attacks.unshuffle.learned.network import Unscrambler, sizes
 from keyhole.attacks.unshuffle.learned.puzzles import in_grey
 from keyhole.attacks.unshuffle.learned.shipped import load_unscrambler
 from keyhole.attacks.unshuffle.regions.belief import LAST_BALANCING, TINY, balanced, beliefs
-from keyhole.attacks.unshuffle.regions.blocks import in_place, least, taken
-from keyhole.attacks.unshuffle.regions.cells import CELLS, Cells, cells, paste, picked
-from keyhole.attacks.unshuffle.regions.planes import matched
-from keyhole.attacks.unshuffle.regions.seams import Seams, seams
+from keyhole.attacks.unshuffle.regions.blocks import least
+from keyhole.attacks.unshuffle.regions.cells import Cells
+from keyhole.attacks.unshuffle.regions.seams import Seams
 from keyhole.attacks.unshuffle.regions.solving import (
-    AT_ONCE,
     ROUNDS,
     SCHEDULES,
+    Adviser,
     Solved,
-    arranged,
-    certainty,
-    in_planes,
-    with_odd_zones,
+    solve,
 )
 from keyhole.defenses.csvar import Csvar, check
-from keyhole.defenses.regions import region_side, sensitive
-from keyhole.errors import BadValue, DoesNotFit
+from keyhole.defenses.regions import region_side
+from keyhole.errors import DoesNotFit
 
 WEIGHT = 0.5
 """Of the network's advice when seams are weighed again: it has heard of them already. Chosen by
@@ -51,58 +47,27 @@ def solve_learned(
     that comes with Keyhole) corrects the beliefs, and seams are weighed once more beside them, in
     half as much time again. The confidence is the network's: it has been told when it was wrong.
     """
-    defense, network = defense or Csvar(), network or load_unscrambler()
+    network = network or load_unscrambler()
     check(shuffled)
-    if not shuffled.is_floating_point() or not bool(shuffled.isfinite().all()):
-        raise BadValue("solve_learned takes finite floats in [0, 1]")
-    if defense.channels == "mixed":
-        raise DoesNotFit("blocks that changed planes (channels='mixed') are not put in order")
     if (side := region_side(*shuffled.shape[-2:])) != 4 * network.side:
         raise DoesNotFit(
             f"the unscrambler is for regions of {4 * network.side} px, not of {side}: use solve"
         )
     if next(network.parameters()).device != shuffled.device:
         network = copy.deepcopy(network).to(shuffled.device)
-    limit = AT_ONCE.get(shuffled.device.type, AT_ONCE["cuda"])
-    rows, columns = (-(-length // side) for length in shuffled.shape[-2:])
-    step = max(1, limit // (rows * columns))
-    starts = range(0, max(1, len(shuffled)), step)
-    parts = [solve_some(shuffled[i : i + step], defense, network) for i in starts]
-    return Solved(
-        images=torch.cat([part.images for part in parts]),
-        expected=torch.cat([part.expected for part in parts]),
-        sources=torch.cat([part.sources for part in parts]),
-        confidence=torch.cat([part.confidence for part in parts]),
-    )
+    return solve(shuffled, defense=defense, adviser=adviser_by(network))
 
 
-def solve_some(shuffled: Tensor, defense: Csvar, network: Unscrambler) -> Solved:
-    """:func:`solve_learned` of so many images as fit."""
-    height, width = shuffled.shape[-2:]
-    fine = sensitive(shuffled)
-    parts = cells(shuffled, fine, defense.block)
-    numbers = torch.arange(CELLS, device=shuffled.device)
-    partners = numbers.expand(parts.items.shape[:5])
-    if defense.channels == "apart" and shuffled.shape[1] > 1:
-        partners = torch.where(parts.real, matched(parts), numbers)
-    coloured = picked(parts.items, partners)
-    costs = seams(parts, coloured)
-    advice = corrected(network, in_grey(parts, coloured), arranged(costs, parts, None)[1])
-    order, belief = advised(costs, parts, advice)
-    order = torch.where(parts.real, order, numbers)
+def adviser_by(network: Unscrambler) -> Adviser:
+    """Beliefs corrected by the network, then weighed beside the seams once more."""
 
-    places = picked(picked(parts.of(in_place(shuffled)), partners), in_planes(order, partners))
-    sources = paste(places, height, width)
-    sources = with_odd_zones(shuffled, sources, fine, defense.block, None)
-    images = taken(shuffled, sources)
-    mean = (belief[:, None] @ coloured.flatten(5)).view_as(coloured)
-    known = parts.real[..., None, None].expand(mean.shape[2:])
-    return Solved(
-        images=images,
-        expected=paste(torch.where(known, mean, parts.of(images)), height, width),
-        sources=sources,
-        confidence=certainty(coloured, order, advice, parts),
-    )
+    def advise(
+        parts: Cells, coloured: Tensor, costs: Seams, belief: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        advice = corrected(network, in_grey(parts, coloured), belief)
+        return *advised(costs, parts, advice), advice
+
+    return advise
 
 
 def advised(costs: Seams, parts: Cells, advice: Tensor) -> tuple[Tensor, Tensor]:

@@ -2,14 +2,12 @@
 
 What is certain is the thumbnail (:mod:`thumbnails`). Planes are matched block by block
 (:mod:`planes`), neighbouring blocks are judged by their seams (:mod:`seams`), and belief
-propagation weighs all seams of the image together (:mod:`belief`, :mod:`solving`). An image
-predicted by other means may guide the search, or decide alone (:mod:`blocks`). Several noisy
+propagation weighs all seams of the image together (:mod:`belief`, :mod:`solving`). Several noisy
 versions of an image make one clean version (:mod:`versions`).
 """
 
-from keyhole.attacks.unshuffle.regions.blocks import assign
 from keyhole.attacks.unshuffle.regions.solving import Solved, solve
 from keyhole.attacks.unshuffle.regions.thumbnails import region_means, thumbnail
 from keyhole.attacks.unshuffle.regions.versions import combined
 
-__all__ = ["Solved", "assign", "combined", "region_means", "solve", "thumbnail"]
+__all__ = ["Solved", "combined", "region_means", "solve", "thumbnail"]

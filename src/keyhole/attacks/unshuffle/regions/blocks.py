@@ -10,9 +10,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from keyhole.defenses.csvar import check
-from keyhole.defenses.regions import Zone, region_side, sensitive, zones
-from keyhole.errors import DoesNotFit
+from keyhole.defenses.regions import Zone, region_side, zones
 
 
 @dataclass(frozen=True)
@@ -119,30 +117,3 @@ def in_place(images: Tensor) -> Tensor:
 def taken(images: Tensor, sources: Tensor) -> Tensor:
     """The pixels of ``images`` that ``sources`` names, both ``[B, C, H, W]``."""
     return images.flatten(1).gather(1, sources.flatten(1)).view(images.shape)
-
-
-def assign(
-    shuffled: Tensor, guide: Tensor, *, block: int | None = None, fine: Tensor | None = None
-) -> Tensor:
-    """The arrangement of the true blocks that is nearest to ``guide``; both ``[B, C, H, W]``.
-
-    The guide is a guess of the original, such as a network makes. Every region of every plane is
-    assigned by itself. ``block``: as the defense's; ``fine``: as in :func:`~.solving.solve`.
-
-    >>> from keyhole.defenses.csvar import Csvar
-    >>> image = torch.rand(1, 3, 32, 32)
-    >>> torch.equal(assign(Csvar().on_images(image), image), image)
-    True
-    """
-    check(shuffled)
-    check_guide(shuffled, guide)
-    flags = sensitive(shuffled) if fine is None else fine
-    among = pools(shuffled, flags, block)
-    return taken(shuffled, by_content(shuffled, guide.to(shuffled), among))
-
-
-def check_guide(shuffled: Tensor, guide: Tensor) -> None:
-    if guide.shape != shuffled.shape:
-        raise DoesNotFit(
-            f"a guide has the images' shape {list(shuffled.shape)}, not {list(guide.shape)}"
-        )

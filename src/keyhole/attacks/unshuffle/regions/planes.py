@@ -21,14 +21,11 @@ SPECK = 1e-3
 """Below this squared contrast, in units of that covariance, differences are taken for noise."""
 UNFORESEEN = 0.05
 """The share of blocks whose planes may differ in anything."""
-UNGUESSED = 1e-6
-"""The least probability that two items share a cell, whatever a guide says."""
 
 
-def matched(cells: Cells, guess: Tensor | None = None) -> Tensor:
+def matched(cells: Cells) -> Tensor:
     """For each item of the middle plane its partners: ``[B, C, R, Q, 16]``, numbers of items.
 
-    ``guess [B, C, R, Q, 16, 16]``: the costs of items (last axis) in cells, if a guide told them.
     Planes come in one after the other, each judged beside all those before it.
     """
     shades = deviations(cells)
@@ -41,9 +38,6 @@ def matched(cells: Cells, guess: Tensor | None = None) -> Tensor:
         for other in known:
             one, two = picked(shades, order)[:, other], shades[:, plane]
             cost = cost + surprise(apartness(one, two))
-            if guess is not None:
-                laid = picked(guess.transpose(-1, -2), order)[:, other]
-                cost = cost - same_cell(laid, guess[:, plane]).log()
         order[:, plane] = least(cells.as_blocks(cost) + cells.cannot)
         known.append(plane)
     return order
@@ -88,11 +82,3 @@ def surprise(costs: Tensor) -> Tensor:
     share = 1 - UNFORESEEN
     likely = [torch.softmax(-costs, axis) * share + UNFORESEEN / CELLS for axis in (-1, -2)]
     return -(likely[0].log() + likely[1].log())
-
-
-def same_cell(one: Tensor, two: Tensor) -> Tensor:
-    """The probability that two items lie in one cell.
-
-    Of costs ``one [..., 16 items, 16 cells]`` and ``two [..., 16 cells, 16 items]``.
-    """
-    return torch.softmax(-one, -1) @ torch.softmax(-two, -2) + UNGUESSED

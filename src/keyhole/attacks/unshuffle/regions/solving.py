@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,6 @@ from torch.nn import functional as F
 from keyhole.attacks.unshuffle.regions.belief import TINY, beliefs
 from keyhole.attacks.unshuffle.regions.blocks import (
     by_content,
-    check_guide,
     in_place,
     is_odd,
     least,
@@ -37,6 +37,11 @@ ALIKE = 1e-3
 """Blocks that differ by less than this are the same to anyone who looks."""
 
 
+Adviser = Callable[[Cells, Tensor, Seams, Tensor], tuple[Tensor, Tensor, Tensor]]
+"""Of cells, their items in colour ``[B, C, R, Q, 16, side, side]``, the seams and the beliefs
+``[B, R, Q, 16, 16]``: the order ``[B, R, Q, 16]``, new beliefs, and those to be confident by."""
+
+
 @dataclass(frozen=True)
 class Solved:
     """Images ``[B, C, H, W]`` put in order, and what the attacker itself thinks of them."""
@@ -55,16 +60,14 @@ def solve(
     shuffled: Tensor,
     *,
     defense: Csvar | None = None,
-    guide: Tensor | None = None,
-    weight: float = 5.0,
+    adviser: Adviser | None = None,
     fine: Tensor | None = None,
 ) -> Solved:
     """Puts the blocks of ``shuffled [B, C, H, W]``, floats in [0, 1], in order.
 
-    ``defense``: as the attacker knows it. ``guide [B, C, H, W]``: a guess of the original, which
-    adds ``weight * |guide - block|^2`` to the cost, in nats, of a block in a place. ``fine``:
-    which regions have the finer blocks, bool ``[B, rows, columns]``; by default the shuffled image
-    tells, and noise on it may mislead.
+    ``defense``: as the attacker knows it. ``adviser``: who has the last word on the order.
+    ``fine``: which regions have the finer blocks, bool ``[B, rows, columns]``; by default the
+    shuffled image tells, and noise on it may mislead.
 
     >>> solve(Csvar().on_images(torch.rand(2, 3, 32, 32))).images.shape
     torch.Size([2, 3, 32, 32])
@@ -73,21 +76,13 @@ def solve(
     check(shuffled)
     if not shuffled.is_floating_point() or not bool(shuffled.isfinite().all()):
         raise BadValue("solve takes finite floats in [0, 1]")
-    if guide is not None:
-        check_guide(shuffled, guide)
     if defense.channels == "mixed":
         raise DoesNotFit("blocks that changed planes (channels='mixed') are not put in order")
     flags = sensitive(shuffled) if fine is None else fine
     limit = AT_ONCE.get(shuffled.device.type, AT_ONCE["cuda"])
     step = max(1, limit // flags[0].numel()) if len(flags) else 1
     parts = [
-        solve_some(
-            shuffled[i : i + step],
-            flags[i : i + step],
-            defense,
-            None if guide is None else guide[i : i + step].to(shuffled),
-            weight,
-        )
+        solve_some(shuffled[i : i + step], flags[i : i + step], defense, adviser)
         for i in range(0, max(1, len(shuffled)), step)
     ]
     return Solved(
@@ -98,25 +93,25 @@ def solve(
     )
 
 
-def solve_some(
-    shuffled: Tensor, fine: Tensor, defense: Csvar, guide: Tensor | None, weight: float
-) -> Solved:
+def solve_some(shuffled: Tensor, fine: Tensor, defense: Csvar, adviser: Adviser | None) -> Solved:
     """:func:`solve` of so many images as fit."""
     height, width = shuffled.shape[-2:]
     parts = cells(shuffled, fine, defense.block)
-    hints = None if guide is None else guided(parts, guide, weight)
     numbers = torch.arange(CELLS, device=shuffled.device)
     partners = numbers.expand(parts.items.shape[:5])
     if defense.channels == "apart" and shuffled.shape[1] > 1:
-        partners = torch.where(parts.real, matched(parts, hints), numbers)
+        partners = torch.where(parts.real, matched(parts), numbers)
     coloured = picked(parts.items, partners)
-    alone = None if hints is None else hints.gather(-1, spread(partners, hints)).sum(1)
-    order, belief = arranged(seams(parts, coloured), parts, alone)
+    costs = seams(parts, coloured)
+    order, belief = arranged(costs, parts)
+    sure = belief
+    if adviser is not None:
+        order, belief, sure = adviser(parts, coloured, costs, belief)
     order = torch.where(parts.real, order, numbers)
 
     places = picked(picked(parts.of(in_place(shuffled)), partners), in_planes(order, partners))
     sources = paste(places, height, width)
-    sources = with_odd_zones(shuffled, sources, fine, defense.block, guide)
+    sources = with_odd_zones(shuffled, sources, fine, defense.block)
     images = taken(shuffled, sources)
     mean = (belief[:, None] @ coloured.flatten(5)).view_as(coloured)
     known = parts.real[..., None, None].expand(mean.shape[2:])
@@ -124,13 +119,8 @@ def solve_some(
         images=images,
         expected=paste(torch.where(known, mean, parts.of(images)), height, width),
         sources=sources,
-        confidence=certainty(coloured, order, belief, parts),
+        confidence=certainty(coloured, order, sure, parts),
     )
-
-
-def spread(partners: Tensor, hints: Tensor) -> Tensor:
-    """Numbers of items ``[B, C, R, Q, 16]``, the same for each cell of ``hints``."""
-    return partners[..., None, :].expand_as(hints)
 
 
 def in_planes(order: Tensor, partners: Tensor) -> Tensor:
@@ -138,25 +128,15 @@ def in_planes(order: Tensor, partners: Tensor) -> Tensor:
     return order[:, None].expand_as(partners)
 
 
-def guided(parts: Cells, guide: Tensor, weight: float) -> Tensor:
-    """Costs of items (last axis) in cells by the guide, ``[B, C, R, Q, 16, 16]``."""
-    wanted, items = parts.of(guide).flatten(5), parts.items.flatten(5)
-    costs = weight * torch.cdist(wanted, items).square()
-    return torch.stack([parts.as_blocks(plane) + parts.cannot for plane in costs.unbind(1)], 1)
-
-
-def arranged(costs: Seams, parts: Cells, alone: Tensor | None) -> tuple[Tensor, Tensor]:
+def arranged(costs: Seams, parts: Cells) -> tuple[Tensor, Tensor]:
     """The order of least cost found, ``[B, R, Q, 16]``, and the beliefs that led to it."""
     orders, found, totals = [], [], []
     for first, last in SCHEDULES:
-        belief = beliefs(costs, parts, alone, np.geomspace(first, last, ROUNDS).tolist())
+        belief = beliefs(costs, parts, None, np.geomspace(first, last, ROUNDS).tolist())
         order = least(parts.as_blocks(-(belief + TINY).log()) + parts.cannot)
-        total = costs.total(order)
-        if alone is not None:
-            total = total + alone.gather(-1, order[..., None]).flatten(1).sum(1)
         orders.append(order)
         found.append(belief)
-        totals.append(total)
+        totals.append(costs.total(order))
     best = torch.stack(totals).argmin(0)
     each = torch.arange(len(best), device=best.device)
     return torch.stack(orders)[best, each], torch.stack(found)[best, each]
@@ -171,9 +151,7 @@ def certainty(coloured: Tensor, order: Tensor, belief: Tensor, parts: Cells) -> 
     return sure.flatten(1).sum(1) / parts.real.sum().clamp_min(1)
 
 
-def with_odd_zones(
-    shuffled: Tensor, sources: Tensor, fine: Tensor, block: int | None, guide: Tensor | None
-) -> Tensor:
+def with_odd_zones(shuffled: Tensor, sources: Tensor, fine: Tensor, block: int | None) -> Tensor:
     """``sources``, in which strips of odd blocks have been put in order too.
 
     Where an image's side leaves a rest that no block of S/4 divides, blocks are too small to be
@@ -184,7 +162,7 @@ def with_odd_zones(
     if not any(is_odd(zone, side) for zone in zones(height, width, block)):
         return sources
     found = taken(shuffled, sources)
-    like = gone_on(found, side) if guide is None else guide
+    like = gone_on(found, side)
     return taken(sources, by_content(found, like, pools(found, fine, block, odd_only=True)))
 
 
