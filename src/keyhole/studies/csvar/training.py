@@ -53,9 +53,9 @@ class Recipe:
 
 
 RECIPES = {
-    "mnist": Recipe(rounds=600, batch_size=32, lr=0.002),
-    "cifar10": Recipe(rounds=3000, batch_size=32, lr=0.002, augment=True),
-    "orl-faces": Recipe(rounds=600, batch_size=16, lr=0.002, augment=True),
+    "mnist": Recipe(rounds=500, batch_size=32, lr=0.003),
+    "cifar10": Recipe(rounds=3000, batch_size=32, lr=0.003, augment=True),
+    "orl-faces": Recipe(rounds=500, batch_size=16, lr=0.003, augment=True),
 }
 
 
