@@ -30,7 +30,9 @@ Command = Callable[..., tuple[int, str, str]]
 def test_every_cell_of_the_table_has_its_piece() -> None:
     names = [piece.name for piece in STUDY.pieces]
     assert len(names) == len(set(names))
-    cells = [piece for piece in STUDY.pieces if isinstance(piece, TablePiece)]
+    trained = [piece for piece in STUDY.pieces if isinstance(piece, TablePiece)]
+    cells = [piece for piece in trained if piece.name.startswith("table-")]
+    assert len(trained) == len(cells) + 3
     found = {(c.data, c.network, c.defense) for c in cells}
     assert found == set(paper.TABLE_1)
     assert len(found) == 27
@@ -123,6 +125,13 @@ def test_ours_stand_before_the_papers(tmp_path: Path) -> None:
     assert "50.0 / 25.0 (97.39)" in text
     assert "- (95.67)" in text
     assert "CIFAR-10" not in text
+
+
+def test_what_costs_accuracy_is_told_part_by_part(tmp_path: Path) -> None:
+    cell = {"defense": "csvar(block=4)", "accuracy": 0.5, "accuracy_on_defended": 0.25}
+    (tmp_path / "why-coarse.json").write_text(json.dumps({"piece": "why-coarse", **cell}))
+    (line,) = [line for line in tables(STUDY, tmp_path) if "csvar(block=4)" in line]
+    assert line.split()[-2:] == ["50.0", "25.0"]
 
 
 def test_committed_results_belong_to_pieces_and_are_shown(keyhole: Command) -> None:

@@ -19,6 +19,12 @@ from keyhole.studies.csvar.training import RECIPES, train
 CURVE = (1, 2, 4, 8, 15, 30, 60)
 """Epochs after which the overfitting client's model is attacked, Figure 1."""
 VERSIONS = (1, 5)
+WHY = {
+    "coarse": "csvar(block=4)",
+    "together": "csvar(channels='together')",
+    "coarse-together": "csvar(block=4, channels='together')",
+}
+"""CSVAR without one of its parts or two, of which each may cost accuracy."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,12 @@ def table() -> Iterator[TablePiece]:
         yield TablePiece(name, data, network, defense, figure="T1")
 
 
+def why() -> Iterator[TablePiece]:
+    """One row of Table I again: what of CSVAR costs accuracy."""
+    for name, defense in WHY.items():
+        yield TablePiece(f"why-{name}", "cifar10", "mobilenet", defense, figure="T1")
+
+
 def membership() -> Iterator[MembershipPiece]:
     """Figures 1 and 7: a client with 500 images, and what its model gives away."""
     few = MembershipPlan(data="cifar10", model="lenet", members=500, epochs=60, lr=0.003)
@@ -133,4 +145,4 @@ def audits() -> Iterator[AuditPiece]:
 
 
 def all_pieces() -> tuple[Piece, ...]:
-    return (*table(), *membership(), *generated(), *audits())
+    return (*table(), *why(), *membership(), *generated(), *audits())

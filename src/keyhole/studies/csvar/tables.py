@@ -9,6 +9,7 @@ from keyhole.studies.base import Study
 from keyhole.studies.csvar import paper
 from keyhole.studies.text_tables import Results, measured, table
 
+ACCURACIES = ("accuracy", "accuracy_on_defended")
 SCORES = ("ssim", "psnr", "reid", "read")
 
 
@@ -16,7 +17,7 @@ def tables(study: Study, results: Path) -> Iterator[str]:
     """All tables of which some row was measured."""
     found = measured(study, results)
     yield f"{study.paper}: ours (the paper's)"
-    for make in (accuracies, overfitting, membership, generated, seen):
+    for make in (accuracies, costs, overfitting, membership, generated, seen):
         yield from make(found)
 
 
@@ -40,6 +41,17 @@ def accuracies(found: Results) -> Iterator[str]:
                 rows.append([f"{words}, {paper.WORDS[defense]}", *cells])
     head = ("accuracy %: clean / as defended", *paper.NETWORKS.values())
     yield from table("Table I, ten clients", head, rows)
+
+
+def costs(found: Results) -> Iterator[str]:
+    """The same of CSVAR without some of its parts."""
+    rows = [
+        [result["defense"], *(f"{100 * result[kind]:.1f}" for kind in ACCURACIES)]
+        for name, result in found.items()
+        if name.startswith("why-")
+    ]
+    head = ("defense", "clean %", "as defended %")
+    yield from table("What of CSVAR costs accuracy: CIFAR-10, MobileNet", head, rows)
 
 
 def overfitting(found: Results) -> Iterator[str]:

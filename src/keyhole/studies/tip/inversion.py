@@ -42,10 +42,14 @@ VICTIMS = 32
 IG = "ig(iterations=1000)"
 GIFD = "gifd(iterations=200, pixels=200)"
 """Four stages and the pixels: as many iterations in all."""
-UPLOADED = "ig-uploaded(iterations=1000)"
+SHORTER = "ig(iterations=500)", "gifd(iterations=100, pixels=100)"
+"""On the other data sets."""
+LONG = "ig(iterations=2500, patience=250)"
+"""Where IG has all the time it can use."""
 RATE = 0.001
 SMALL, SMALL_IG = "keyhole.models.shallow_convnet:shallow_convnet", "ig(iterations=400)"
 """Two convolutions: the same comparison within minutes on a CPU."""
+UPLOADED = "ig-uploaded(iterations=400)"
 
 
 def stage(
@@ -74,24 +78,34 @@ def stage(
 
 def all_inversions() -> Iterator[AuditPiece]:
     for data in paper.DATA:
+        attacks = (IG, GIFD) if data == "cifar10" else SHORTER
         for short, defense in SPELLED.items():
             yield AuditPiece(
                 f"invert-{data}-{short}",
-                stage(data, defense, IG, GIFD),
+                stage(data, defense, *attacks),
                 figure="T1",
                 paper=paper.table_1(data, short),
             )
     for short, defense in (OTHERS | FRONT).items():
         yield AuditPiece(f"invert-cifar10-{short}", stage("cifar10", defense, IG), figure="T1")
-    for short, defense in SPELLED.items():
-        few = stage("cifar10", defense, UPLOADED, victims=4)
-        yield AuditPiece(f"uploaded-cifar10-{short}", few, figure="T1")
-        if short in ("none", "tip"):
-            unrolled = stage("cifar10", defense, IG, victims=4, steps=4)
-            yield AuditPiece(f"unrolled-cifar10-{short}", unrolled, figure="T1")
-    several = stage("cifar10", FRONT["tip-r100"], IG, victims=8)
-    repeated = several.model_copy(update={"repeats": 8})
-    yield AuditPiece("several-cifar10-tip-r100", repeated, figure="T1")
+    for short in ("none", "tip"):
+        long = stage("cifar10", SPELLED[short], LONG)
+        yield AuditPiece(f"long-cifar10-{short}", long, figure="T1")
+    yield from on_two_convolutions()
+
+
+def on_two_convolutions() -> Iterator[AuditPiece]:
     for short, defense in (SPELLED | OTHERS | FRONT).items():
         small = stage("cifar10", defense, SMALL_IG, model=SMALL)
         yield AuditPiece(f"small-cifar10-{short}", small, figure="front")
+    for short in ("none", "tip"):
+        there = stage("cifar10", SPELLED[short], UPLOADED, victims=8, model=SMALL)
+        yield AuditPiece(f"uploaded-cifar10-{short}", there, figure="T1")
+        steps = stage("cifar10", SPELLED[short], SMALL_IG, victims=8, steps=4, model=SMALL)
+        yield AuditPiece(f"unrolled-cifar10-{short}", steps, figure="T1")
+    for short in ("tip", "tip-r100"):
+        defense = (SPELLED | FRONT)[short]
+        once = stage("cifar10", defense, SMALL_IG, victims=8, model=SMALL)
+        for times in (1, 8):
+            several = once.model_copy(update={"repeats": times})
+            yield AuditPiece(f"several-cifar10-{short}-x{times}", several, figure="T1")

@@ -59,7 +59,8 @@ def theirs(data: str, attack: str, who: str, key: str, at: int) -> str:
 def others(found: Results) -> Iterator[str]:
     """What else was inverted on CIFAR-10, a line an attacker; and the accuracy left, if known."""
     names = [f"invert-cifar10-{short}" for short in (*OTHERS, *FRONT)]
-    names += [n for n in found if n.startswith(("uploaded-", "unrolled-", "several-", "small-"))]
+    kinds = ("long-", "small-", "uploaded-", "unrolled-", "several-")
+    names += [n for n in found if n.startswith(kinds)]
     rows: list[list[Cell]] = []
     for name in names:
         for attack, row in found.get(name, {}).get("rows", {}).items():
