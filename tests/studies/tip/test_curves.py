@@ -130,7 +130,7 @@ def test_noise_can_be_fixed_at_what_the_papers_rate_asks_for() -> None:
 
 def test_every_curve_of_the_figure_has_its_piece() -> None:
     pieces = {piece.name: piece for piece in all_curves()}
-    assert len(pieces) == 2 * 2 * len(SPELLED)
+    assert len(pieces) == len(RECIPES) * 2 * len(SPELLED)
     for short, theirs in FIGURE_3.items():
         piece = pieces[f"curve-cifar10-iid-{short}"]
         assert piece.paper == {str(n): v for n, v in theirs.items()}
@@ -141,7 +141,7 @@ def test_every_curve_of_the_figure_has_its_piece() -> None:
         assert piece.about()["does"]
     assert PAPER.training == LocalTraining(lr=0.001, epochs=2, batch_size=32)
     assert (PAPER.clients, PAPER.sampled, PAPER.momentum) == (100, 10, 0)
-    assert set(RECIPES) == {"paper", "practical"}
+    assert set(RECIPES) == {"paper", "practical", "small"}
 
 
 def test_curves_are_drawn(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from keyhole.federation.run import parts
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.studies.held import resident
+from keyhole.studies.tip.inversion import SMALL
 from keyhole.update import Update
 
 
@@ -66,7 +67,9 @@ PAPER = Recipe("paper", rounds=200, lr=0.001)
 """As the paper trains, for a fifth of its rounds."""
 PRACTICAL = Recipe("practical", rounds=60, lr=0.05, momentum=0.9, clip=5.0)
 """Rates with which sixty rounds teach something."""
-RECIPES = {recipe.name: recipe for recipe in (PAPER, PRACTICAL)}
+SMALLER = replace(PRACTICAL, name="small", rounds=30, model=SMALL, tested=2000)
+"""The same of two convolutions, a minute or two of a CPU."""
+RECIPES = {recipe.name: recipe for recipe in (PAPER, PRACTICAL, SMALLER)}
 
 Calibration = Literal["own", "paper"]
 """Whether noise is calibrated to the recipe's own rate, or fixed at what the paper's asks for."""
