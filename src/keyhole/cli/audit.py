@@ -11,7 +11,15 @@ from rich.console import Console
 
 from keyhole.audit import AuditResult, Plan, Stage, Store, read_plan, run_plan, tour
 from keyhole.audit.run import rebuild
-from keyhole.cli.shared import DataDir, Device, Json, at_once, watched
+from keyhole.cli.shared import (
+    ClientMode,
+    DataDir,
+    Device,
+    ImageSize,
+    Json,
+    at_once,
+    watched,
+)
 from keyhole.registry import split_names
 from keyhole.report import print_result, write
 from keyhole.report.catalogue import catalogue
@@ -32,7 +40,7 @@ def audit(
     ] = None,
     victims: Annotated[int | None, typer.Option(help="Clients attacked.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images in a client's batch.")] = None,
-    image_size: Annotated[str | None, typer.Option(help="Pixels: 224, or 112x92.")] = None,
+    image_size: ImageSize = None,
     weights: Annotated[
         Path | None, typer.Option(help="The model's weights, safetensors; default: random.")
     ] = None,
@@ -40,7 +48,7 @@ def audit(
     lr: Annotated[
         float | None, typer.Option(help="Learning rate: clients share weights, not gradients.")
     ] = None,
-    client_mode: Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")] = None,
+    client_mode: ClientMode = None,
     iterations: Annotated[
         int | None, typer.Option(help="Iterations of every iterative attack, at most.")
     ] = None,

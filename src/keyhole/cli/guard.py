@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from keyhole.audit.guard import Guard, weights_change
-from keyhole.cli.shared import DataDir, Json
+from keyhole.cli.shared import DataDir, ImageSize, Json
 from keyhole.data import load
 from keyhole.defenses import DEFENSES
 from keyhole.errors import BadValue
@@ -27,7 +27,7 @@ def guard(
     images: Annotated[
         str | None, typer.Option(help="Which of them it trained on: 3,5; default: all.")
     ] = None,
-    image_size: Annotated[str | None, typer.Option(help="Pixels: 224, or 112x92.")] = None,
+    image_size: ImageSize = None,
     lr: Annotated[float, typer.Option(help="Local learning rate.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Local steps.")] = 1,
     defense: Annotated[str, typer.Option(help="The defense it went through.")] = "none",

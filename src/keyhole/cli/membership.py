@@ -13,7 +13,21 @@ from rich.text import Text
 
 from keyhole.audit import find_device
 from keyhole.audit.membership import MembershipPlan, MembershipResult, Trial, infer_membership
-from keyhole.cli.shared import DataDir, Device, Json, watched
+from keyhole.cli.shared import (
+    Augment,
+    ClientMode,
+    Clip,
+    DataDir,
+    Device,
+    ImageSize,
+    Json,
+    Model,
+    Momentum,
+    Optimiser,
+    Seed,
+    Source,
+    watched,
+)
 from keyhole.errors import BadValue
 from keyhole.metrics.membership import RateAt
 from keyhole.registry import spell
@@ -22,8 +36,8 @@ from keyhole.settings import checked
 
 
 def membership(
-    data: Annotated[str | None, typer.Option(help="The data set, by name or folder.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model, by name.")] = None,
+    data: Source = None,
+    model: Model = None,
     defense: Annotated[
         str | None, typer.Option(help="Defenses, e.g. 'none,gaussian(sigma=0.01)'.")
     ] = None,
@@ -43,11 +57,11 @@ def membership(
     ] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images in a batch.")] = None,
     lr: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
-    optimiser: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
-    clip: Annotated[float | None, typer.Option(help="Greatest norm of a step's gradient.")] = None,
-    augment: Annotated[bool, typer.Option("--augment", help="Flip and shift images.")] = False,
-    client_mode: Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")] = None,
+    optimiser: Optimiser = None,
+    momentum: Momentum = None,
+    clip: Clip = None,
+    augment: Augment = False,
+    client_mode: ClientMode = None,
     clients: Annotated[
         int | None, typer.Option(help="Clients who share the images; the global model is attacked.")
     ] = None,
@@ -61,8 +75,8 @@ def membership(
         int | None,
         typer.Option(help="Views of an attacker who knows that images are changed; 0: none."),
     ] = None,
-    image_size: Annotated[str | None, typer.Option(help="Pixels: 224, or 112x92.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything.")] = None,
+    image_size: ImageSize = None,
+    seed: Seed = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     as_json: Json = False,

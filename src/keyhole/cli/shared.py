@@ -17,6 +17,16 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and no
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataDir = Annotated[str | None, typer.Option(help="Folder of data sets; default: KEYHOLE_DATA.")]
 
+Source = Annotated[str | None, typer.Option(help="The data set, by name or folder.")]
+Model = Annotated[str | None, typer.Option(help="The model, by name.")]
+Optimiser = Annotated[str | None, typer.Option(help="sgd or adam.")]
+Momentum = Annotated[float | None, typer.Option(help="Of SGD.")]
+Clip = Annotated[float | None, typer.Option(help="Greatest norm of a step's gradient.")]
+Augment = Annotated[bool, typer.Option("--augment", help="Flip and shift images.")]
+ClientMode = Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")]
+ImageSize = Annotated[str | None, typer.Option(help="Pixels: 224, or 112x92.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything.")]
+
 
 class Bar:
     """Shows an audit's progress, with the time that remains, on standard error."""

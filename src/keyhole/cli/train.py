@@ -13,7 +13,21 @@ import typer
 from rich.console import Console
 
 from keyhole.audit import find_device
-from keyhole.cli.shared import DataDir, Device, Json, watched
+from keyhole.cli.shared import (
+    Augment,
+    ClientMode,
+    Clip,
+    DataDir,
+    Device,
+    ImageSize,
+    Json,
+    Model,
+    Momentum,
+    Optimiser,
+    Seed,
+    Source,
+    watched,
+)
 from keyhole.defenses import DEFENSES
 from keyhole.federation import Round, TrainingPlan, TrainingResult
 from keyhole.federation import train as train_federation
@@ -21,8 +35,8 @@ from keyhole.settings import checked
 
 
 def train(
-    data: Annotated[str | None, typer.Option(help="The data set, by name or folder.")] = None,
-    model: Annotated[str | None, typer.Option(help="The model, by name.")] = None,
+    data: Source = None,
+    model: Model = None,
     clients: Annotated[int | None, typer.Option(help="Clients in all.")] = None,
     rounds: Annotated[int | None, typer.Option(help="Rounds in all.")] = None,
     fraction: Annotated[float | None, typer.Option(help="Share of clients in a round.")] = None,
@@ -35,17 +49,17 @@ def train(
     steps: Annotated[int | None, typer.Option(help="Local steps, instead of epochs.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images in a local batch.")] = None,
     lr: Annotated[float | None, typer.Option(help="Local learning rate.")] = None,
-    optimiser: Annotated[str | None, typer.Option(help="sgd or adam.")] = None,
-    momentum: Annotated[float | None, typer.Option(help="Of SGD.")] = None,
-    clip: Annotated[float | None, typer.Option(help="Greatest norm of a step's gradient.")] = None,
-    augment: Annotated[bool, typer.Option("--augment", help="Flip and shift images.")] = False,
-    client_mode: Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")] = None,
-    image_size: Annotated[str | None, typer.Option(help="Pixels: 224, or 112x92.")] = None,
+    optimiser: Optimiser = None,
+    momentum: Momentum = None,
+    clip: Clip = None,
+    augment: Augment = False,
+    client_mode: ClientMode = None,
+    image_size: ImageSize = None,
     weights: Annotated[Path | None, typer.Option(help="Weights to start from.")] = None,
     together: Annotated[
         str | None, typer.Option(help="Train clients as one tensor axis: auto, yes or no.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Seed of everything.")] = None,
+    seed: Seed = None,
     capture: Annotated[
         Path | None, typer.Option(help="Folder for what a curious server would see.")
     ] = None,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.base import Defense
 from keyhole.errors import DoesNotFit
 from keyhole.federation.graphed import Stage
 from keyhole.federation.together import Member
@@ -100,10 +100,7 @@ class FedSgd:
         self.images = len(members[0].images)
         self.device = members[0].images.device
         self.labels = torch.stack([member.labels for member in members], 1)
-        self.sides = [
-            ClientSide(member.generator, model, member.images, member.labels, memory=member.memory)
-            for member in members
-        ]
+        self.sides = [member.side(model) for member in members]
         self.stage = Stage.of(model, recipe, half, torch.contiguous_format)
         self.stage.begin(model, recipe)
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole.defenses.base import ClientSide, Defense, Telemetry
-from keyhole.federation.together import Member
+from keyhole.defenses.base import Defense, Telemetry
+from keyhole.federation.together import Member, described
 from keyhole.federation.training import LocalTraining, augmented
 from keyhole.models.modes import set_mode
 from keyhole.seeds import generator as named_generator
@@ -108,14 +108,7 @@ class Run:
     ) -> None:
         self.model, self.member, self.defense = model, member, defense
         self.stage, self.lane = stage, lane
-        self.side = ClientSide(
-            member.generator,
-            model,
-            member.images,
-            member.labels,
-            memory=member.memory,
-            normalise=member.data.normalise,
-        )
+        self.side = member.side(model)
 
     def inputs(self, epoch: int) -> Tensor:
         self.side.images = self.member.images_of(epoch)
@@ -143,15 +136,8 @@ class Run:
             yield number
 
     def finished(self) -> tuple[Update, Telemetry]:
-        recipe, count = self.member.training, len(self.member.images)
-        assert recipe.lr is not None
-        update = Update(
-            self.stage.change(self.model),
-            steps=recipe.steps_of(count),
-            lr=recipe.lr,
-            batch_size=recipe.local_batch(count),
-            examples=count,
-        )
+        change = self.stage.change(self.model)
+        update = described(change, self.member.training, len(self.member.images))
         return self.defense.on_update(update.check(), self.side), self.side.telemetry
 
 

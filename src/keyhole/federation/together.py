@@ -48,6 +48,17 @@ class Member:
         """The images of a local epoch, the first being 0."""
         return self.images if epoch == 0 or self.later is None else self.later(epoch)
 
+    def side(self, model: nn.Module) -> ClientSide:
+        """What a defense may use of this client."""
+        return ClientSide(
+            self.generator,
+            model,
+            self.images,
+            self.labels,
+            memory=self.memory,
+            normalise=self.data.normalise,
+        )
+
 
 class Together:
     """Trains clients that take steps of one kind as one tensor axis."""
@@ -69,18 +80,7 @@ class Together:
         self, model: nn.Module, members: Sequence[Member], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
         """Every member's update through the doors of ``defense``, and what the defense reports."""
-        sides = [
-            ClientSide(
-                m.generator,
-                model,
-                m.images,
-                m.labels,
-                memory=m.memory,
-                normalise=m.data.normalise,
-            )
-            for m in members
-        ]
-
+        sides = [member.side(model) for member in members]
         epochs = itertools.count()
 
         def inputs() -> list[Tensor]:
@@ -122,35 +122,24 @@ def stacked_updates(
     Batches are drawn as :func:`keyhole.federation.client.local_update` draws them; shorter ones
     are filled up with images that have no weight.
     """
-    assert training.lr is not None
-    sizes = [len(x) for x in inputs]
-    crowd = Crowd(model, len(sizes), training)
-    draws = [
-        training.batches(size, named_generator(seed, "batches"))
-        for size, seed in zip(sizes, seeds, strict=True)
-    ]
-    epoch = 0
-    with seeded_globally(seeds[0]):
-        for chosen in zip(*draws, strict=True):
-            now, batches = chosen[0][0], [indices for _, indices in chosen]
-            if now > epoch and again is not None:
-                inputs = again()
-            epoch = now
-            crowd.step(
-                pad_sequence([x[b.to(x.device)] for x, b in zip(inputs, batches, strict=True)]),
-                pad_sequence([y[b.to(y.device)] for y, b in zip(labels, batches, strict=True)]),
-                [len(batch) for batch in batches],
-            )
+    crowd = Crowd(model, len(inputs), training)
+    crowd.train(inputs, labels, seeds, again)
     return [
-        Update(
-            change,
-            steps=training.steps_of(size),
-            lr=training.lr,
-            batch_size=training.local_batch(size),
-            examples=size,
-        )
-        for size, change in zip(sizes, crowd.changes(), strict=True)
+        described(change, training, len(x))
+        for change, x in zip(crowd.changes(), inputs, strict=True)
     ]
+
+
+def described(change: Tensors, training: LocalTraining, images: int) -> Update:
+    """A client's change of weights, with how it came about."""
+    assert training.lr is not None
+    return Update(
+        change,
+        steps=training.steps_of(images),
+        lr=training.lr,
+        batch_size=training.local_batch(images),
+        examples=images,
+    )
 
 
 class Crowd:
@@ -189,6 +178,34 @@ class Crowd:
         for leaf, gradient in zip(self.leaves.values(), clipped, strict=True):
             leaf.grad = gradient
         self.optimiser.step()
+
+    def train(
+        self,
+        inputs: Sequence[Tensor],
+        labels: Sequence[Tensor],
+        seeds: Sequence[int],
+        again: Callable[[], list[Tensor]] | None = None,
+    ) -> None:
+        """All steps of all clients, whose batches are drawn as each would draw them alone.
+
+        ``again`` gives the inputs of every epoch after the first; None: they stay the same.
+        """
+        draws = [
+            self.training.batches(len(x), named_generator(seed, "batches"))
+            for x, seed in zip(inputs, seeds, strict=True)
+        ]
+        epoch = 0
+        with seeded_globally(seeds[0]):
+            for chosen in zip(*draws, strict=True):
+                now, batches = chosen[0][0], [indices for _, indices in chosen]
+                if now > epoch and again is not None:
+                    inputs = again()
+                epoch = now
+                self.step(
+                    pad_sequence([x[b.to(x.device)] for x, b in zip(inputs, batches, strict=True)]),
+                    pad_sequence([y[b.to(y.device)] for y, b in zip(labels, batches, strict=True)]),
+                    [len(batch) for batch in batches],
+                )
 
     def changes(self) -> list[Tensors]:
         """What each client has changed so far."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +60,9 @@ def test_a_missing_file_says_how_to_get_one(
     with pytest.raises(DataMissing, match=r"train one .* generator='PATH'") as raised:
         load_generator(tmp_path / "none.safetensors")
     assert "\n" not in str(raised.value)
-    monkeypatch.setattr(prior, "SHIPPED", "nowhere.safetensors")
+    package, _ = prior.GENERATORS.shipped
+    gone = dataclasses.replace(prior.GENERATORS, shipped=(package, "nowhere.safetensors"))
+    monkeypatch.setattr(prior, "GENERATORS", gone)
     with pytest.raises(DataMissing, match="nowhere"):
         load_generator()
 

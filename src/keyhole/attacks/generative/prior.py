@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from importlib import resources
+from collections.abc import Mapping
 from pathlib import Path
-
-import torch
+from typing import Any
 
 from keyhole.attacks.generative.conditional import ConditionalGenerator
 from keyhole.data import ImageSet
-from keyhole.errors import BadUpdate, DataMissing, DoesNotFit
-from keyhole.models.weights import fill
-from keyhole.seeds import seeded_globally
-from keyhole.update import read_safetensors
-
-SHIPPED = "cifar10.safetensors"
-HEADER = "generator"
-"""The header's entry that says how the generator is built and what it was trained on."""
+from keyhole.errors import DoesNotFit
+from keyhole.models.kept import Kept
 
 ODD_DIA_VICTIMS = frozenset(
     (
@@ -43,15 +35,28 @@ def public_half(data: ImageSet) -> list[int]:
     return [i for i in range(1, len(data), 2) if i not in ODD_DIA_VICTIMS]
 
 
-def save_generator(generator: ConditionalGenerator, path: Path, *, trained_on: str) -> None:
-    """Writes weights in float16, statistics in float32, and the plan in the header."""
-    from safetensors.torch import save_file
+def built(plan: Mapping[str, Any]) -> ConditionalGenerator:
+    channels, height, width = (int(side) for side in plan["shape"])
+    return ConditionalGenerator(
+        (channels, height, width),
+        latent=int(plan["latent"]),
+        classes=int(plan["classes"]),
+        features=tuple(int(count) for count in plan["features"]),
+    )
 
-    buffers = {name for name, _ in generator.named_buffers()}
-    weights = {
-        name: tensor.detach().to("cpu", torch.float32 if name in buffers else torch.float16)
-        for name, tensor in generator.state_dict().items()
-    }
+
+GENERATORS = Kept(
+    "generator",
+    built,
+    shipped=("keyhole.attacks.generative", "cifar10.safetensors"),
+    advice="train one (keyhole.attacks.generative.train), write it with save_generator and name "
+    "the file as generator='PATH'",
+    writer="save_generator",
+)
+
+
+def save_generator(generator: ConditionalGenerator, path: Path, *, trained_on: str) -> None:
+    """Writes a generator, how it is built, and what it was trained on."""
     plan = {
         "shape": generator.shape,
         "latent": generator.latent,
@@ -59,47 +64,9 @@ def save_generator(generator: ConditionalGenerator, path: Path, *, trained_on: s
         "features": generator.features,
         "trained_on": trained_on,
     }
-    contiguous = {name: tensor.contiguous() for name, tensor in weights.items()}
-    save_file(contiguous, path, {HEADER: json.dumps(plan)})
+    GENERATORS.save(generator, path, plan)
 
 
 def load_generator(path: Path | None = None) -> ConditionalGenerator:
-    """The generator in a file (None: the one that comes with Keyhole), ready to draw.
-
-    In float32 on the CPU, in evaluation mode, its weights fixed.
-    """
-    if path is not None:
-        return read_generator(path.expanduser())
-    shipped = resources.files("keyhole.attacks.generative") / "weights" / SHIPPED
-    with resources.as_file(shipped) as file:
-        return read_generator(file)
-
-
-def read_generator(path: Path) -> ConditionalGenerator:
-    if not path.is_file():
-        raise DataMissing(
-            f"there is no generator at {path}: train one (keyhole.attacks.generative.train), "
-            "write it with save_generator and name the file as generator='PATH'"
-        )
-    weights, header = read_safetensors(path)
-    generator = planned(header, path)
-    fill(generator, {name: tensor.float() for name, tensor in weights.items()}, str(path))
-    return generator.eval().requires_grad_(False)
-
-
-def planned(header: dict[str, str], path: Path) -> ConditionalGenerator:
-    """An untrained generator built as a file's header says."""
-    try:
-        plan = json.loads(header[HEADER])
-        channels, height, width = (int(side) for side in plan["shape"])
-        with seeded_globally(0):
-            return ConditionalGenerator(
-                (channels, height, width),
-                latent=int(plan["latent"]),
-                classes=int(plan["classes"]),
-                features=tuple(int(count) for count in plan["features"]),
-            )
-    except (KeyError, TypeError, ValueError, RuntimeError):
-        raise BadUpdate(
-            f"{path} does not say what generator it holds: write it with save_generator"
-        ) from None
+    """The generator in a file (None: the one that comes with Keyhole), ready to draw."""
+    return GENERATORS.load(path)

@@ -26,18 +26,20 @@ def tables(study: Study, results: Path) -> Iterator[str]:
 def inversions(found: Results) -> Iterator[str]:
     """Table 1, and beside each attack the same by one who knows the defense."""
     for data, words in paper.DATA.items():
+        names = [f"invert-{data}-{short}" for short in SPELLED]
         rows: list[list[Cell]] = []
         for attack in paper.ATTACKS:
-            for key, (name, _) in METRICS.items():
+            for key, (metric, _) in METRICS.items():
                 for who in ("", " (adaptive)"):
                     cells = [
-                        told(found.get(f"invert-{data}-{short}"), attack, who, key)
-                        + theirs(data, attack, who, key, at)
-                        for at, short in enumerate(SPELLED)
+                        told(found.get(name), attack, who, key) + theirs(data, attack, who, key, at)
+                        for at, name in enumerate(names)
                     ]
                     if any(not cell.startswith(("-", " ")) and cell for cell in cells):
-                        rows.append([f"{attack}{who or ' (naive)'}, {name}", *cells])
-        yield from table(f"Table 1, {words}, ResNet-18", ("attack", *SPELLED), rows)
+                        rows.append([f"{attack}{who or ' (naive)'}, {metric}", *cells])
+        counts = {found[name]["images"] for name in names if name in found}
+        title = f"Table 1, {words}, ResNet-18, {' or '.join(map(str, sorted(counts)))} images"
+        yield from table(title, ("attack", *SPELLED), rows)
 
 
 def told(result: Mapping[str, Any] | None, attack: str, who: str, key: str) -> str:

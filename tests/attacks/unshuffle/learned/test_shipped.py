@@ -13,17 +13,18 @@ from keyhole.attacks.unshuffle.learned import Unscrambler, load_unscrambler, sav
 from keyhole.attacks.unshuffle.learned.__main__ import main
 from keyhole.attacks.unshuffle.learned.public import DIGITS, HELD_OUT, PHOTOS, grey
 from keyhole.attacks.unshuffle.learned.puzzles import Album
-from keyhole.attacks.unshuffle.learned.shipped import HEADER, SHIPPED, read_unscrambler
+from keyhole.attacks.unshuffle.learned.shipped import UNSCRAMBLERS
 from keyhole.data import load
 from keyhole.errors import BadUpdate, DataMissing
 from keyhole.update import read_safetensors
 
-WEIGHTS = Path(__file__).parents[4] / "src/keyhole/attacks/unshuffle/learned/weights" / SHIPPED
+LEARNED = Path(__file__).parents[4] / "src/keyhole/attacks/unshuffle/learned"
+WEIGHTS = LEARNED / "weights" / UNSCRAMBLERS.shipped[1]
 
 
 def test_it_is_small_and_says_where_it_comes_from() -> None:
     header = read_safetensors(WEIGHTS)[1]
-    plan = json.loads(header[HEADER])
+    plan = json.loads(header[UNSCRAMBLERS.kind])
     assert WEIGHTS.stat().st_size < 1e6
     assert "tiny-imagenet" in plan["trained_on"]
     assert "MNIST" in plan["trained_on"]
@@ -53,10 +54,10 @@ def test_what_is_written_can_be_read(tmp_path: Path) -> None:
 
 def test_a_file_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(DataMissing, match=r"no unscrambler at .*python -m keyhole"):
-        read_unscrambler(tmp_path / "none.safetensors")
+        load_unscrambler(tmp_path / "none.safetensors")
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
     with pytest.raises(BadUpdate, match="write it with save_unscrambler"):
-        read_unscrambler(tmp_path / "other.safetensors")
+        load_unscrambler(tmp_path / "other.safetensors")
 
 
 def test_a_command_trains_it(
@@ -70,7 +71,7 @@ def test_a_command_trains_it(
     small = "--steps 2 --puzzles 4 --batch-size 2 --width 8 --depth 1 --most 1 --seed 5"
     main([str(tmp_path / "it.safetensors"), *small.split()])
     assert "step 2 of 2" in capsys.readouterr().out
-    plan = json.loads(read_safetensors(tmp_path / "it.safetensors")[1][HEADER])
+    plan = json.loads(read_safetensors(tmp_path / "it.safetensors")[1][UNSCRAMBLERS.kind])
     assert (plan["steps"], plan["seed"], plan["width"]) == (2, 5, 8)
     assert load_unscrambler(tmp_path / "it.safetensors").depth == 1
 
