@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +20,18 @@ from torch import Tensor, nn
 
 from keyhole.audit import AuditResult, Plan, Stage, run_plan
 from keyhole.audit.captured import alike, named
-from keyhole.audit.guard import Guard, weights_change
-from keyhole.audit.recipe import defense_of, recipe_of
 from keyhole.audit.run import rebuild
 from keyhole.audit.store import Store
 from keyhole.data import load
-from keyhole.defenses import Dropout, Gaussian, NoDefense
-from keyhole.errors import BadUpdate, KeyholeError, RunFolderError
+from keyhole.errors import KeyholeError, RunFolderError
 from keyhole.federation import (
-    LocalTraining,
     TrainingPlan,
     assemble,
     client_generator,
-    defended_update,
-    local_update,
     train,
 )
 from keyhole.models import build
 from keyhole.seeds import generator
-from keyhole.update import Update
 
 RUN = importlib.import_module("keyhole.audit.run")
 
@@ -556,107 +549,6 @@ def test_the_defense_is_taken_from_the_messages(tmp_path: Path) -> None:
     assert verdict.status == "not broken"
 
 
-def stage(**values: Any) -> Stage:
-    return Stage(data="digits", **values)
-
-
-TOLD: Mapping[str, Any] = {
-    "lr": 0.1,
-    "batch-size": 4,
-    "num-examples": 4,
-    "local-epochs": 1,
-    "client-mode": "eval",
-}
-
-
-def test_a_recipe_that_is_told_needs_no_assumption() -> None:
-    found = recipe_of(TOLD, stage())
-    assert (found.examples, found.steps, found.lr, found.batch_size) == (4, 1, 0.1, 4)
-    assert (found.mode, found.notes) == ("eval", ())
-
-
-@pytest.mark.parametrize("name", ["lr", "learning-rate", "learning_rate", "client-lr", "local-lr"])
-def test_the_learning_rate_goes_by_many_names(name: str) -> None:
-    told = {**TOLD, name: 0.25}
-    if name != "lr":
-        del told["lr"]
-    assert recipe_of(told, stage()).lr == 0.25
-
-
-@pytest.mark.parametrize(
-    ("gone", "word"),
-    [
-        ("lr", "learning rate is not known: taken as 1"),
-        ("batch-size", "batch size is not known: taken as all"),
-        ("num-examples", "how many images a client has is not known: taken as 4"),
-        ("local-epochs", "how long clients train is not known: taken as one epoch"),
-    ],
-)
-def test_what_is_assumed_is_said(gone: str, word: str) -> None:
-    found = recipe_of({k: v for k, v in TOLD.items() if k != gone}, stage())
-    (note,) = found.notes
-    assert word in note
-    assert (found.examples, found.steps, found.batch_size) == (4, 1, 4)
-    assert found.lr == (1.0 if gone == "lr" else 0.1)
-
-
-def test_of_a_client_that_tells_nothing_everything_is_assumed() -> None:
-    found = recipe_of({}, stage())
-    assert (found.examples, found.steps, found.lr, found.batch_size) == (1, 1, 1.0, 1)
-    assert len(found.notes) == 4
-    assert found.mode == "train"
-
-
-@pytest.mark.parametrize("lr", [0, -0.1, None, "0.1"])
-def test_a_learning_rate_that_cannot_be_is_not_believed(lr: object) -> None:
-    found = recipe_of({**TOLD, "lr": lr}, stage())
-    assert found.lr == 1.0
-    assert "learning rate is not known" in found.notes[0]
-
-
-def test_what_the_user_says_wins() -> None:
-    found = recipe_of(TOLD, stage(lr=0.5, batch_size=2, steps=2, client_mode="train"))
-    assert found.mode == "train"
-    assert found.examples == 4
-    assert found.steps * found.lr == pytest.approx(1.0)
-    assert recipe_of(TOLD, stage(lr=0.5, steps=3)).steps == 3
-
-
-@pytest.mark.parametrize(
-    ("told", "word"),
-    [
-        ({"optimiser": "adam"}, "clients trained by adam"),
-        ({"optimizer": "AdamW"}, "clients trained by adamw"),
-        ({"momentum": 0.9, "local-steps": 2}, "momentum"),
-    ],
-)
-def test_training_that_is_not_plain_is_said(told: dict[str, Any], word: str) -> None:
-    assert any(word in note for note in recipe_of({**TOLD, **told}, stage()).notes)
-
-
-def test_momentum_does_not_matter_in_a_single_step() -> None:
-    assert recipe_of({**TOLD, "momentum": 0.9, "optimiser": "sgd"}, stage()).notes == ()
-
-
-def test_steps_of_several_batches_amount_to_the_same_training() -> None:
-    found = recipe_of({**TOLD, "num-examples": 100, "batch-size": 10, "local-epochs": 2}, stage())
-    assert found.examples == 100
-    assert found.steps * found.lr == pytest.approx(20 * 0.1)
-    assert any("which image was in which of the 20 steps is not known" in n for n in found.notes)
-
-
-def test_a_batch_larger_than_the_client_is_all_its_images() -> None:
-    assert recipe_of({**TOLD, "batch-size": 64}, stage()).batch_size == 4
-
-
-def test_the_defense_is_the_users_then_the_messages_then_none() -> None:
-    told = {"defense": "dropout(p=0.3)"}
-    assert defense_of(told, stage()) == Dropout(p=0.3)
-    assert defense_of(told, stage(defenses=("gaussian(sigma=0.2)",))) == Gaussian(sigma=0.2)
-    assert defense_of({}, stage()) == NoDefense()
-    assert defense_of({"defense": "homemade"}, stage()) == NoDefense()
-
-
 def test_a_defense_that_is_not_known_is_said(seen: Path) -> None:
     change_json(manifest(seen), lambda m: m["config"].update(defense="homemade(strength=3)"))
     result = audited(seen, attacks=("patch-lstsq",))
@@ -682,190 +574,6 @@ def test_as_many_clients_of_another_recipe_are_judged_apart(seen: Path) -> None:
     result = audited(seen, attacks=("patch-lstsq",))
     assert [f.recipe["lr"] for f in result.findings] == [0.03, 0.5]
     assert len(result.verdicts) == 2
-
-
-def uploaded(model: nn.Module, indices: list[int], **training: Any) -> Update:
-    return local_update(
-        model,
-        digits.normalise(digits.images(indices)),
-        digits.labels[indices],
-        training=LocalTraining(lr=0.1, **training),
-        seed=0,
-    )
-
-
-@pytest.fixture(scope="module")
-def vit() -> nn.Module:
-    return build("vit-small", classes=10, channels=1, image_size=8)
-
-
-def test_the_guard_sees_an_update_that_leaks(vit: nn.Module) -> None:
-    guard = Guard(model=vit, data=digits)
-    check = guard(uploaded(vit, [5]), digits.images([5]), digits.labels[[5]])
-    assert check.leaks
-    assert check.attack == "patch-lstsq (naive)"
-    assert check.ssim[0] > 0.99
-    assert check.tried == ("patch-lstsq (naive)",)
-    assert check.words == "patch-lstsq (naive) reads 1 of 1 images out of this update"
-    assert json.loads(json.dumps(check.to_json()))["leaks"] is True
-
-
-def test_the_guard_lets_a_noised_update_pass(vit: nn.Module) -> None:
-    defense = Gaussian(sigma=10.0)
-    update, _ = defended_update(
-        vit,
-        digits.images([5]),
-        digits.labels[[5]],
-        data=digits,
-        defense=defense,
-        generator=generator(0),
-        training=LocalTraining(lr=0.1),
-    )
-    for known in (None, defense):
-        check = Guard(model=vit, data=digits, defense=known)(
-            update, digits.images([5]), digits.labels[[5]]
-        )
-        assert not check.leaks
-        assert check.ssim[0] < 0.5
-        assert check.words.startswith("not read by the attacks tried: patch-lstsq")
-    assert "patch-lstsq (adaptive)" in check.tried
-
-
-def test_what_counts_as_leaking_can_be_set(vit: nn.Module) -> None:
-    update, images, labels = uploaded(vit, [5]), digits.images([5]), digits.labels[[5]]
-    noisy = Gaussian(sigma=2e-4).on_update(update)
-    check = Guard(model=vit, data=digits, threshold=0.0)(noisy, images, labels)
-    (ssim,) = check.ssim
-    assert 0.05 < ssim < 0.999
-    for threshold, leaks in ((ssim - 0.01, True), (ssim + 0.01, False)):
-        assert (
-            Guard(model=vit, data=digits, threshold=threshold)(noisy, images, labels).leaks is leaks
-        )
-
-
-def test_an_update_to_which_no_cheap_attack_applies_is_not_called_safe() -> None:
-    model = build("lenet", classes=10, channels=1, image_size=8)
-    check = Guard(model=model, data=digits)(
-        uploaded(model, [5, 6]), digits.images([5, 6]), digits.labels[[5, 6]]
-    )
-    assert not check.leaks
-    assert (check.attack, check.ssim, check.tried) == (None, (), ())
-    assert check.words == "no cheap attack applies to this update; that does not make it safe"
-
-
-def test_attacks_that_saw_nothing_are_named() -> None:
-    model = build("mlp", classes=10, channels=1, image_size=8)
-    still = Update({name: torch.zeros_like(p) for name, p in model.named_parameters()})
-    check = Guard(model=model, data=digits)(still, digits.images([5]), digits.labels[[5]])
-    assert check.tried == ("linear (naive)",)
-    assert check.words == "not read by the attacks tried: linear (naive)"
-
-
-def test_the_guard_finds_the_one_image_of_a_batch_that_leaks() -> None:
-    model = build("mlp", classes=10, channels=1, image_size=8)
-    indices = [0, 1, 2]
-    check = Guard(model=model, data=digits)(
-        uploaded(model, indices), digits.images(indices), digits.labels[indices]
-    )
-    assert len(check.ssim) == 3
-    assert check.leaks is (max(check.ssim) >= 0.5)
-    assert check.attack == "linear (naive)"
-
-
-def test_the_guard_leaves_model_and_update_alone(vit: nn.Module) -> None:
-    before = {n: t.clone() for n, t in vit.state_dict().items()}
-    update = uploaded(vit, [5])
-    change = {n: t.clone() for n, t in update.change.items()}
-    mode = vit.training
-    Guard(model=vit, data=digits)(update, digits.images([5]), digits.labels[[5]])
-    assert vit.training is mode
-    assert all(torch.equal(before[n], t) for n, t in vit.state_dict().items())
-    assert all(torch.equal(change[n], t) for n, t in update.change.items())
-
-
-def test_a_flat_image_is_not_leaked_by_a_flat_guess(vit: nn.Module) -> None:
-    grey = torch.full((1, 1, 8, 8), 0.5)
-    labels = torch.tensor([1])
-    update = local_update(
-        vit, digits.normalise(grey), labels, training=LocalTraining(lr=0.1), seed=0
-    )
-    assert not Guard(model=vit, data=digits)(update, grey, labels).leaks
-
-
-def guard_files(folder: Path, vit: nn.Module, noise: float = 0.0) -> tuple[str, ...]:
-    before = vit.state_dict()
-    change = uploaded(vit, [5]).change
-    after = {n: t + change[n] + noise * torch.randn_like(t) for n, t in before.items()}
-    save_file(dict(before), folder / "before.safetensors")
-    save_file(after, folder / "after.safetensors")
-    files = ("--before", "before.safetensors", "--after", "after.safetensors")
-    return ("guard", *files, *MODEL, "--images", "5", "--lr", "0.1")
-
-
-def test_the_guard_exits_with_1_where_an_update_leaks(
-    keyhole: Keyhole, tmp_path: Path, vit: nn.Module
-) -> None:
-    command = guard_files(tmp_path, vit)
-    code, out, _ = keyhole(*command)
-    assert code == 1
-    assert out == "LEAKS: patch-lstsq (naive) reads 1 of 1 images out of this update\n"
-    code, out, err = keyhole(*command, "--json")
-    assert (code, err) == (1, "")
-    assert json.loads(out)["leaks"] is True
-
-
-def test_the_guard_exits_with_0_where_it_reads_nothing(
-    keyhole: Keyhole, tmp_path: Path, vit: nn.Module
-) -> None:
-    code, out, _ = keyhole(*guard_files(tmp_path, vit, noise=10.0))
-    assert code == 0
-    assert out.startswith("not read by the attacks tried")
-    code, out, _ = keyhole(*guard_files(tmp_path, vit, noise=10.0), "--json")
-    assert (code, json.loads(out)["leaks"]) == (0, False)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--images", "5,1797"), "no image '1797' among 1797"),
-        (("--images", "x"), "no image 'x'"),
-        (("--after", "nowhere.safetensors"), "does not exist"),
-        (("--before", "nowhere.safetensors"), "does not exist"),
-        (("--after", "other.safetensors"), "different models"),
-        (("--before", "other.safetensors"), "another model's weights"),
-        (("--after", "lost.safetensors"), "NaN or infinite"),
-        (("--lr", "0"), "must be positive"),
-        (("--steps", "0"), "must be positive"),
-        (("--defense", "gausian"), "did you mean gaussian"),
-        (("--model", "mpl"), "did you mean mlp"),
-    ],
-)
-def test_bad_input_to_the_guard_gets_one_clear_line(
-    keyhole: Keyhole, tmp_path: Path, vit: nn.Module, options: tuple[str, str], words: str
-) -> None:
-    save_file({"other": torch.zeros(1)}, tmp_path / "other.safetensors")
-    lost = {n: torch.full_like(t, torch.nan) for n, t in vit.state_dict().items()}
-    save_file(lost, tmp_path / "lost.safetensors")
-    code, out, err = keyhole(*guard_files(tmp_path, vit), *options)
-    assert (code, out) == (2, "")
-    assert words in err
-    assert err.startswith("keyhole: ")
-    assert err.count("\n") == 1
-
-
-def test_what_training_changed_is_the_difference_of_two_files() -> None:
-    before, after = {"w": torch.ones(2), "n": torch.tensor(3)}, {"w": torch.zeros(2)}
-    with pytest.raises(BadUpdate, match="'n' is in one only"):
-        weights_change(before, after)
-    found = weights_change(before, {"w": torch.zeros(2), "n": torch.tensor(5)})
-    assert found["w"].tolist() == [-1, -1]
-    assert found["n"].item() == 2
-
-
-@pytest.mark.parametrize("shape", [(5,), (1,)])
-def test_two_files_of_different_shapes_are_refused(shape: tuple[int, ...]) -> None:
-    with pytest.raises(BadUpdate):
-        weights_change({"w": torch.ones(3)}, {"w": torch.ones(shape)})
 
 
 def test_steps_in_an_unknown_order_are_read_by_trying_every_order(tmp_path: Path) -> None:
