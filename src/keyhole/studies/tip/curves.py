@@ -24,6 +24,7 @@ from keyhole.studies.tip.averaging import (
 
 DATA = {"cifar10": "CIFAR-10"}
 SPLITS = {"iid": "iid", "dirichlet": "dirichlet(alpha=0.5)"}
+SPLIT_WORDS = {"iid": "IID", "dirichlet(alpha=0.5)": "Dirichlet, alpha .5"}
 SPELLED = {
     "none": "none",
     "dp": "dp(epsilon=5.0)",
@@ -145,17 +146,19 @@ def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
     Circles are the paper's, where it trained so and the rounds are as far. Returns ``path``, a PNG.
     """
     panels: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for result in results:
+    splits = list(SPLIT_WORDS)
+    for result in sorted(results, key=lambda result: place_in(splits, result["partition"])):
         panels.setdefault((result["data"], result["partition"]), []).append(result)
+    best = max(point["accuracy"] for result in results for point in result["points"])
 
     def on(figure: Any) -> None:
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, ((data, partition), some) in zip(grid, panels.items(), strict=True):
             for result in sorted(some, key=rank):
                 line(axes, result)
-            axes.set_title(f"{DATA.get(data, data)}, {partition}")
+            axes.set_title(f"{DATA.get(data, data)}, {SPLIT_WORDS.get(partition, partition)}")
             axes.set_xlabel("rounds")
-            axes.set_ylim(0, 1)
+            axes.set_ylim(0, min(1, 1.35 * best))
             axes.get_yaxis().set_major_formatter(lambda share, at: f"{share:.0%}")
             axes.grid(color=GREY, alpha=0.25, linewidth=0.6)
             axes.spines[["top", "right"]].set_visible(False)
@@ -167,8 +170,12 @@ def curves(results: Sequence[Mapping[str, Any]], path: Path) -> Path:
 
 def rank(result: Mapping[str, Any]) -> int:
     """A defense's place among the lines; strangers come last."""
-    spelled = list(SPELLED.values())
-    return spelled.index(result["defense"]) if result["defense"] in spelled else len(spelled)
+    return place_in(list(SPELLED.values()), result["defense"])
+
+
+def place_in(known: Sequence[str], name: str) -> int:
+    """Where a name stands among those known; strangers come last."""
+    return known.index(name) if name in known else len(known)
 
 
 def line(axes: Any, result: Mapping[str, Any]) -> None:
