@@ -1,0 +1,54 @@
+"""Flower: defenses as client mods, and strategies with the eyes of a curious server.
+
+The only package that imports ``flwr`` (``pip install 'keyhole[flower]'``). On the client::
+
+    app = ClientApp(mods=[as_mod(Gaussian(sigma=1e-3))])
+
+    @app.train()
+    def train(message, context):
+        model = protected_model(model)          # for defenses that act on the model,
+        images = protected_images(images)       # on images, or on every step's gradient
+        ...
+
+A defense that calibrates its noise to the training, or looks at the client's own images (``tip``,
+``dp``, ``agp``), must be told of them, in the training function as well::
+
+        tell_defense(model, images, labels, steps=32, lr=0.001, batch_size=32, normalise=normalise)
+
+``local_training`` makes all of these calls. And on the server::
+
+    strategy = curious(FedAvg)(capture="captured", fraction_train=1.0)
+"""
+
+from __future__ import annotations
+
+try:
+    import flwr
+except ImportError as error:
+    raise ImportError("Flower is not installed: pip install 'keyhole[flower]'") from error
+
+from keyhole.federation.flower.messages import CallNext, Mod
+from keyhole.federation.flower.mods import as_mod, before_upload
+from keyhole.federation.flower.server import curious
+from keyhole.federation.flower.shield import (
+    local_training,
+    protected_images,
+    protected_model,
+    protected_step,
+    tell_defense,
+)
+
+del flwr
+
+__all__ = [
+    "CallNext",
+    "Mod",
+    "as_mod",
+    "before_upload",
+    "curious",
+    "local_training",
+    "protected_images",
+    "protected_model",
+    "protected_step",
+    "tell_defense",
+]
