@@ -3,6 +3,7 @@
 from keyhole.federation.capture import Capture, Recorder, Reply
 from keyhole.federation.client import defended_update, local_update
 from keyhole.federation.fedavg import Federation, Round, Share, averaged, client_generator
+from keyhole.federation.fedsgd import FedSgd
 from keyhole.federation.partition import PARTITIONS
 from keyhole.federation.plan import TrainingPlan
 from keyhole.federation.run import TrainingResult, assemble, train
@@ -11,6 +12,7 @@ from keyhole.federation.training import LocalTraining
 __all__ = [
     "PARTITIONS",
     "Capture",
+    "FedSgd",
     "Federation",
     "LocalTraining",
     "Recorder",

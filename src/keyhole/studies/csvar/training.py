@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from keyhole.defenses import Defense
-from keyhole.federation import Federation, LocalTraining
-from keyhole.federation.fedsgd import FedSgd
+from keyhole.federation import Federation, FedSgd, LocalTraining
 from keyhole.federation.partition import PARTITIONS
 from keyhole.seeds import generator
 from keyhole.studies.csvar.networks import network
