@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from keyhole.data import load
 from keyhole.defenses import DEFENSES, ClientSide
 from keyhole.errors import DoesNotFit
-from keyhole.federation import LocalTraining, averaged, local_update
-from keyhole.federation.fedsgd import ClientsApart, FedSgd
-from keyhole.federation.together import Member
+from keyhole.federation import FedSgd, LocalTraining, Member, averaged, local_update
+from keyhole.federation.fedsgd import ClientsApart
+from keyhole.federation.training import Optimiser, clipped
 from keyhole.seeds import generator
 
 CLIENTS, IMAGES = 3, 6
@@ -37,15 +39,15 @@ def normed() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(72, 10), nn.BatchNorm1d(10)).double()
 
 
+def federated(model: nn.Module, recipe: LocalTraining, defense: str = "none") -> FedSgd:
+    chosen = DEFENSES.parse(defense)
+    rate = recipe.lr or 0.0
+    return FedSgd(model, members(recipe), recipe, defense=chosen, rate=lambda number: rate)
+
+
 def trained(recipe: LocalTraining, rounds: int, *, defense: str = "none") -> nn.Module:
     model = normed()
-    together = FedSgd(
-        model,
-        members(recipe),
-        recipe,
-        defense=DEFENSES.parse(defense),
-        rate=lambda number: recipe.lr or 0.0,
-    )
+    together = federated(model, recipe, defense)
     assert list(together.rounds(rounds)) == list(range(1, rounds + 1))
     return model
 
@@ -99,45 +101,115 @@ def test_a_network_that_is_tested_takes_the_running_statistics() -> None:
 
 
 @pytest.mark.parametrize("clip", [None, 0.01])
-def test_the_server_may_step_by_adam(clip: float | None) -> None:
-    recipe = LocalTraining(lr=0.01, batch_size=2, optimiser="adam", clip=clip, augment=True)
-    start, ours = normed(), trained(recipe, 7)
-    assert not torch.allclose(next(ours.parameters()), next(start.parameters()))
-    assert torch.equal(next(ours.parameters()), next(trained(recipe, 7).parameters()))
+@pytest.mark.parametrize("optimiser", ["sgd", "adam"])
+def test_the_server_steps_as_torch_does(optimiser: Optimiser, clip: float | None) -> None:
+    """By the mean gradient, whole images a batch, and with what it remembers of earlier rounds."""
+    recipe = LocalTraining(lr=0.01, batch_size=IMAGES, optimiser=optimiser, momentum=0.9, clip=clip)
+    model, some = normed(), members(recipe)
+    stepping = recipe.optimiser_of(model.parameters())
+    for _ in range(5):
+        each = []
+        for member in some:
+            alone = copy.deepcopy(model)
+            logits = alone(digits.normalise(member.images))
+            loss = F.cross_entropy(logits, member.labels)
+            each.append(torch.autograd.grad(loss, list(alone.parameters())))
+        mean = [torch.stack(parts).mean(0) for parts in zip(*each, strict=True)]
+        for parameter, gradient in zip(model.parameters(), clipped(mean, clip), strict=True):
+            parameter.grad = gradient
+        stepping.step()
+    ours = dict(trained(recipe, 5).named_parameters())
+    for name, tensor in model.named_parameters():
+        assert torch.allclose(ours[name], tensor, rtol=1e-6, atol=1e-9), name
 
 
-def test_every_image_is_met_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_augmentation_repeats_by_its_seed() -> None:
+    recipe = LocalTraining(lr=0.01, batch_size=2, augment=True)
+    one, two = (next(trained(recipe, 7).parameters()) for _ in range(2))
+    assert torch.equal(one, two)
+    plain = next(trained(replace(recipe, augment=False), 7).parameters())
+    assert not torch.allclose(one, plain)
+
+
+def test_training_may_be_left_and_gone_on_with() -> None:
+    recipe = LocalTraining(lr=0.01, batch_size=4, optimiser="adam", augment=True)
+    model = normed()
+    together = federated(model, recipe)
+    for number in together.rounds(9):
+        if number == 4:
+            break
+    assert not torch.equal(next(model.parameters()), next(normed().parameters()))
+    assert list(together.rounds(9)) == [5, 6, 7, 8, 9]
+    whole = trained(recipe, 9).state_dict()
+    assert all(torch.equal(tensor, whole[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("size", "left_out"), [(2, 0), (4, 2)])
+def test_every_image_is_met_once_an_epoch(
+    monkeypatch: pytest.MonkeyPatch, size: int, left_out: int
+) -> None:
+    """But for those that fill no batch."""
     seen: list[Tensor] = []
     monkeypatch.setattr(FedSgd, "step", lambda self, x, y: seen.append(x))
-    recipe = LocalTraining(lr=0.1, batch_size=2)
-    trained(recipe, 6)
-    every = torch.cat([digits.normalise(m.images) for m in members(recipe)]).flatten(1)
-    for epoch in (seen[:3], seen[3:]):
+    recipe = LocalTraining(lr=0.1, batch_size=size)
+    batches = IMAGES // size
+    trained(recipe, 2 * batches)
+    for epoch in (seen[:batches], seen[batches:]):
         met = torch.cat(epoch).flatten(1)
-        assert sorted(met.sum(1).tolist()) == pytest.approx(sorted(every.sum(1).tolist()))
-    assert not torch.equal(seen[0], seen[3])
+        for client, member in enumerate(members(recipe)):
+            own = [row for x in epoch for row in x[client::CLIENTS].flatten(1)]
+            every = digits.normalise(member.images).flatten(1)
+            places = {int((every - row).abs().sum(1).argmin()) for row in own}
+            assert len(own) == len(places) == IMAGES - left_out
+        assert len(met) == CLIENTS * (IMAGES - left_out)
+    assert not torch.equal(seen[0], seen[batches])
 
 
-def test_what_one_network_cannot_stand_for_is_refused() -> None:
-    for defense, sizes, said in (("gaussian", (6, 6), "acts on updates"), ("none", (5, 6), "many")):
-        with pytest.raises(DoesNotFit, match=said):
-            FedSgd(
-                normed(),
-                members(SGD, sizes),
-                SGD,
-                defense=DEFENSES.parse(defense),
-                rate=lambda number: 0.1,
-            )
+@pytest.mark.parametrize(
+    ("defense", "sizes", "recipe", "said"),
+    [
+        ("gaussian", (6, 6), SGD, "gaussian acts on clients' updates"),
+        ("dropout", (6, 6), SGD, "dropout acts on clients' models"),
+        ("none", (5, 6), SGD, "as many images each"),
+        ("none", (), SGD, "needs clients"),
+        ("none", (6, 6), LocalTraining(), "give the recipe one"),
+        ("none", (6, 6), LocalTraining(lr=0.1, steps=2), "one step a round"),
+        ("none", (6, 6), LocalTraining(lr=0.1, epochs=2), "one step a round"),
+    ],
+)
+def test_what_one_network_cannot_stand_for_is_refused(
+    defense: str, sizes: tuple[int, ...], recipe: LocalTraining, said: str
+) -> None:
+    chosen = DEFENSES.parse(defense)
+    with pytest.raises(DoesNotFit, match=said):
+        FedSgd(normed(), members(SGD, sizes), recipe, defense=chosen, rate=lambda number: 0.1)
 
 
 @pytest.mark.gpu
-def test_recorded_steps_are_those_of_the_cpu() -> None:
-    model = normed()
+@pytest.mark.parametrize("recipe", [SGD, replace(SGD, lr=0.01, optimiser="adam")], ids=str)
+def test_recorded_steps_are_those_of_the_cpu(recipe: LocalTraining) -> None:
+    assert on_gpu(recipe, half=False) < 1e-6
+
+
+@pytest.mark.gpu
+def test_bfloat16_steps_lead_nearly_where_the_others_do() -> None:
+    assert on_gpu(replace(SGD, lr=0.01), half=True) < 0.05
+
+
+def on_gpu(recipe: LocalTraining, *, half: bool) -> float:
+    """How far the weights end from those of the CPU, beside the way they went."""
+    model = normed().float().cuda() if half else normed().cuda()
+    like = next(model.parameters())
     some = [
-        Member(m.images.cuda(), m.labels.cuda(), m.generator, {}, digits, SGD) for m in members(SGD)
+        Member(m.images.to(like), m.labels.cuda(), m.generator, {}, digits, recipe)
+        for m in members(recipe)
     ]
-    model = model.cuda()
+    rate = recipe.lr or 0.0
     chosen = DEFENSES.parse("none")
-    list(FedSgd(model, some, SGD, defense=chosen, rate=lambda number: 0.1).rounds(3))
-    for name, tensor in one_by_one(SGD, 3).items():
-        assert torch.allclose(model.state_dict()[name].cpu(), tensor, rtol=1e-6), name
+    list(FedSgd(model, some, recipe, defense=chosen, rate=lambda n: rate, half=half).rounds(3))
+    found, start = dict(model.named_parameters()), dict(normed().named_parameters())
+    off, way = torch.zeros(2, dtype=torch.double)
+    for name, tensor in trained(recipe, 3).named_parameters():
+        off += (found[name].cpu().double() - tensor).detach().square().sum()
+        way += (start[name] - tensor).detach().square().sum()
+    return float((off / way).sqrt())

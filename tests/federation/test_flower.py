@@ -385,6 +385,45 @@ def test_evaluation_passes_untouched(grid_of: Callable[..., Any]) -> None:
     assert result.evaluate_metrics_clientapp[1]["partition-id"] > 0
 
 
+def asked_without_weights(grid: Any) -> Message:
+    (reply,) = grid.send_and_receive([Message(RecordDict({}), 100, "train")])
+    assert isinstance(reply, Message)
+    return reply
+
+
+@pytest.mark.parametrize("mod", [as_mod(Gaussian()), before_upload(lambda *_: None)])
+def test_weights_that_nobody_can_judge_never_leave(grid_of: Callable[..., Any], mod: Any) -> None:
+    """A client that has its model from elsewhere, and one that only tells figures."""
+    loose, quiet = ClientApp(mods=[mod]), ClientApp(mods=[mod])
+
+    @loose.train()
+    def train(message: Message, context: Any) -> Message:
+        return answer(message, {"w": torch.ones(2)}, 1, 0)
+
+    @quiet.train()
+    def tell(message: Message, context: Any) -> Message:
+        return Message(RecordDict({"metrics": MetricRecord({"images": 3})}), reply_to=message)
+
+    assert "send the global weights" in asked_without_weights(grid_of(loose, 1)).error.reason
+    told = asked_without_weights(grid_of(quiet, 1))
+    assert told.content["metrics"]["images"] == 3
+
+
+def test_a_client_that_writes_into_the_message_is_defended(grid_of: Callable[..., Any]) -> None:
+    app = ClientApp(mods=[as_mod(Gaussian(sigma=1.0))])
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        message.content["arrays"] = ArrayRecord({"w": torch.full((1000,), 5.0)})
+        return Message(message.content, reply_to=message)
+
+    content = RecordDict({"arrays": ArrayRecord({"w": torch.zeros(1000)})})
+    (reply,) = grid_of(app, 1).send_and_receive([Message(content, 100, "train")])
+    sent = reply.content["arrays"].to_torch_state_dict()["w"]
+    assert float(sent.std()) == pytest.approx(1.0, abs=0.1)
+    assert float(sent.mean()) == pytest.approx(5.0, abs=0.15)
+
+
 def with_statistics(federation: Federation) -> Federation:
     """The federation with a model that counts its batches, an integer."""
     federation.model = nn.Sequential(

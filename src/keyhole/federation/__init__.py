@@ -7,6 +7,7 @@ from keyhole.federation.fedsgd import FedSgd
 from keyhole.federation.partition import PARTITIONS
 from keyhole.federation.plan import TrainingPlan
 from keyhole.federation.run import TrainingResult, assemble, train
+from keyhole.federation.together import Member
 from keyhole.federation.training import LocalTraining
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "FedSgd",
     "Federation",
     "LocalTraining",
+    "Member",
     "Recorder",
     "Reply",
     "Round",

@@ -90,11 +90,7 @@ class FedSgd:
         seed: int = 0,
         half: bool = False,
     ) -> None:
-        if len({len(member.images) for member in members}) != 1:
-            raise DoesNotFit("FedSGD as one network needs clients of as many images each")
-        doors = ("on_model", "on_step", "on_update")
-        if any(getattr(type(defense), door) is not getattr(Defense, door) for door in doors):
-            raise DoesNotFit(f"{defense.name} acts on updates, of which FedSGD as one has only one")
+        check(members, recipe, defense)
         self.model, self.members, self.recipe, self.defense = model, members, recipe, defense
         self.rate, self.seed = rate, seed
         self.images = len(members[0].images)
@@ -103,32 +99,35 @@ class FedSgd:
         self.sides = [member.side(model) for member in members]
         self.stage = Stage.of(model, recipe, half, torch.contiguous_format)
         self.stage.begin(model, recipe)
+        self.drawing = torch.Generator(self.device).manual_seed(derive(seed, "augmentation"))
+        self.number = 0
+        """Rounds so far."""
 
     def rounds(self, last: int) -> Iterator[int]:
-        """Trains round by round and yields the number of each; the model has it all at the end.
+        """Trains up to round ``last`` and yields the number of each; the model has it all when the
+        iteration ends, or is left.
 
         Every client goes through its images in an order of its own, anew every epoch; those that
         fill no batch are left out of it.
         """
-        draw = torch.Generator(self.device).manual_seed(derive(self.seed, "augmentation"))
         clients = torch.arange(len(self.members), device=self.device)
         size = self.recipe.local_batch(self.images)
-        number = 0
-        for epoch in range(last):
-            inputs, order = self.inputs(epoch), self.order(epoch)
-            for batch in order.unfold(0, size, size).transpose(1, 2):
-                if number == last:
-                    break
-                number += 1
+        known = -1
+        try:
+            while self.number < last:
+                epoch, place = divmod(self.number, self.images // size)
+                if epoch != known:
+                    known, inputs, order = epoch, self.inputs(epoch), self.order(epoch)
+                batch = order[size * place : size * (place + 1)]
+                self.number += 1
                 x = inputs[batch, clients].flatten(0, 1)
-                x = augmented(x, draw) if self.recipe.augment else x
-                self.stage.lr.fill_(self.rate(number))
+                x = augmented(x, self.drawing) if self.recipe.augment else x
+                self.stage.lr.fill_(self.rate(self.number))
                 with ClientsApart(len(clients)):
                     self.step(x, self.labels[batch, clients].flatten())
-                yield number
-            if number == last:
-                break
-        self.model.load_state_dict(self.stage.local.state_dict())
+                yield self.number
+        finally:
+            self.model.load_state_dict(self.stage.local.state_dict())
 
     def inputs(self, epoch: int) -> Tensor:
         """What the clients train on in an epoch: ``[images, clients, C, H, W]``."""
@@ -149,3 +148,18 @@ class FedSgd:
             self.stage.step(x, y)
         else:
             self.stage.advance(x, y)
+
+
+def check(members: Sequence[Member], recipe: LocalTraining, defense: Defense) -> None:
+    """Raises where one network cannot stand for these clients."""
+    if recipe.lr is None:
+        raise DoesNotFit("the server steps by a learning rate: give the recipe one")
+    if recipe.steps != 1 or recipe.epochs is not None:
+        raise DoesNotFit("FedSGD's clients take one step a round: leave out steps and epochs")
+    if len({len(member.images) for member in members}) != 1:
+        raise DoesNotFit("FedSGD as one network needs clients, with as many images each")
+    for door, place in (("on_model", "models"), ("on_step", "steps"), ("on_update", "updates")):
+        if getattr(type(defense), door) is not getattr(Defense, door):
+            raise DoesNotFit(
+                f"{defense.name} acts on clients' {place}, of which FedSGD as one network has none"
+            )

@@ -18,8 +18,28 @@ Tensors = dict[str, Tensor]
 
 
 def is_training(message: Message) -> bool:
-    kind = str(message.metadata.message_type)
-    return kind.split(".")[0] == MessageType.TRAIN and bool(message.content.array_records)
+    kind = str(message.metadata.message_type).split(".")[0]
+    return bool(kind == MessageType.TRAIN)
+
+
+def sent_weights(message: Message) -> Tensors | None:
+    """The weights that a training message carries, if any.
+
+    To be taken before the client sees the message, which it may change.
+    """
+    return weights_of(message) if message.content.array_records else None
+
+
+def learnt_something(start: Tensors | None, reply: Message) -> bool:
+    """Whether a reply carries weights; raises where it does and none had been sent to begin with:
+    what they give away cannot be told."""
+    carries = not reply.has_error() and bool(reply.content.array_records)
+    if carries and start is None:
+        raise DoesNotFit(
+            "the reply carries tensors and the message carried none, so that what was learnt "
+            "cannot be told: send the global weights with every training message"
+        )
+    return carries
 
 
 def weights_of(message: Message) -> Tensors:

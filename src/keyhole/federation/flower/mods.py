@@ -17,10 +17,11 @@ from keyhole.federation.flower.messages import (
     Mod,
     Tensors,
     is_training,
+    learnt_something,
     moved,
     put_weights,
+    sent_weights,
     update_of,
-    weights_of,
 )
 from keyhole.federation.flower.shield import SHIELD, Shield, as_told, check_doors
 from keyhole.update import Update
@@ -40,7 +41,7 @@ def as_mod(defense: Defense, *, seed: int | None = None) -> Mod:
     def mod(message: Message, context: Context, call_next: CallNext) -> Message:
         if not is_training(message):
             return call_next(message, context)
-        start = weights_of(message)
+        start = sent_weights(message)
         side = ClientSide(draws_of(message, context, seed), memory=recalled(context))
         shield = Shield(defense, side)
         token = SHIELD.set(shield)
@@ -48,8 +49,9 @@ def as_mod(defense: Defense, *, seed: int | None = None) -> Mod:
             reply = call_next(message, context)
         finally:
             SHIELD.reset(token)
-        if reply.has_error():
+        if not learnt_something(start, reply):
             return reply
+        assert start is not None
         check_doors(shield)
         update = as_told(update_of(start, reply), shield, start)
         sent = defense.on_update(update, side)
@@ -68,10 +70,11 @@ def before_upload(check: Callable[[Update, Tensors, Context], str | None]) -> Mo
     """
 
     def mod(message: Message, context: Context, call_next: CallNext) -> Message:
+        start = sent_weights(message) if is_training(message) else None
         reply = call_next(message, context)
-        if not is_training(message) or reply.has_error():
+        if not is_training(message) or not learnt_something(start, reply):
             return reply
-        start = weights_of(message)
+        assert start is not None
         reason = check(update_of(start, reply), start, context)
         if reason is not None:
             raise DoesNotFit(f"the update is withheld: {reason}")
