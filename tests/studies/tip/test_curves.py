@@ -101,7 +101,7 @@ def test_a_training_that_diverges_says_so() -> None:
     assert last["accuracy"] < 0.3
     piece = piece_of("dp(sigma=1000.0)", FEW)
     setting = Setting(runs=Path(), data_dir=None, device="cpu", progress=Silent())
-    assert piece.covers(piece.result([last], seed=0), setting)
+    assert piece.covers(piece.result([last], 0, CPU), setting)
 
 
 def test_skewed_clients_train_on_whole_batches() -> None:
@@ -148,7 +148,7 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
     made = []
     for piece in list(all_curves())[:7]:
         found = [{"round": 5 * i, "accuracy": 0.1 * i} for i in range(1, 5)]
-        made.append(piece.result(found, seed=0))
+        made.append(piece.result(found, 0, CPU))
     with Image.open(curves(made, tmp_path / "curves.png")) as picture:
         assert picture.width > 1.5 * picture.height  # two panels
     study = study_of()

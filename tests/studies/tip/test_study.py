@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from keyhole.attacks import ATTACKS
 from keyhole.audit.progress import Silent
@@ -16,6 +17,7 @@ from keyhole.studies import STUDIES
 from keyhole.studies.base import AuditPiece, Setting
 from keyhole.studies.tip import paper
 from keyhole.studies.tip.averaging import Recipe
+from keyhole.studies.tip.curves import CurvePiece
 from keyhole.studies.tip.front import Point, UtilityPiece, draw, points, said
 from keyhole.studies.tip.inversion import VICTIMS
 from keyhole.studies.tip.tables import tables
@@ -122,3 +124,31 @@ def test_marks_that_lie_upon_each_other_are_named_together() -> None:
         Point("tip-r60", 22.6, "", 0.419),
     ]
     assert [names for names, _ in said(marks)] == ["tip, tip-divided", "tip-r60"]
+
+
+def test_curves_are_compared_at_the_last_round_they_share(tmp_path: Path) -> None:
+    for short, rounds in (("none", (5, 10, 15)), ("dp", (5, 10))):
+        (piece,) = STUDY.chosen([f"curve-cifar10-iid-{short}-practical"])
+        assert isinstance(piece, CurvePiece)
+        found = [{"round": number, "accuracy": number / 100} for number in rounds]
+        result = piece.result(found, 0, torch.device("cpu"))
+        (tmp_path / f"{piece.name}.json").write_text(json.dumps(result))
+    text = "\n".join(tables(STUDY, tmp_path))
+    assert text.count("10.0") == 2
+    assert "15.0" not in text
+
+
+def test_what_was_measured_is_what_the_pieces_ask_for() -> None:
+    """The same attacks on the same defense; at most as many images and iterations."""
+    known = {piece.name: piece for piece in STUDY.pieces}
+    for file in sorted(RESULTS.glob("*.json")):
+        found, piece = json.loads(file.read_text(encoding="utf-8")), known[file.stem]
+        if not isinstance(piece, AuditPiece):
+            assert found.get("defense", "") == getattr(piece, "defense", ""), file.stem
+            continue
+        asked = {attack.name: attack for attack in map(ATTACKS.parse, piece.stage.attacks)}
+        assert {name.partition(" (")[0] for name in found["rows"]} == set(asked), file.stem
+        assert 0 < found["images"] <= piece.stage.victims
+        for name, row in found["rows"].items():
+            most = asked[name.partition(" (")[0]].iterations  # type: ignore[attr-defined]
+            assert 0 < row["parameters"]["iterations"] <= most, file.stem

@@ -65,8 +65,8 @@ class Recipe:
 
 PAPER = Recipe("paper", rounds=200, lr=0.001)
 """As the paper trains, for a fifth of its rounds."""
-PRACTICAL = Recipe("practical", rounds=60, lr=0.05, momentum=0.9, clip=5.0)
-"""Rates with which sixty rounds teach something."""
+PRACTICAL = Recipe("practical", rounds=10, lr=0.05, momentum=0.9, clip=5.0)
+"""A rate with which few rounds teach something."""
 SMALLER = replace(PRACTICAL, name="small", rounds=30, model=SMALL, tested=2000)
 """The same of two convolutions, a minute or two of a CPU."""
 RECIPES = {recipe.name: recipe for recipe in (PAPER, PRACTICAL, SMALLER)}

@@ -78,9 +78,11 @@ class CurvePiece(Piece):
             found.append(point)
             said = f"round {point['round']} of {self.recipe.rounds}, {point['accuracy']:.1%}"
             setting.progress.show(f"{self.name}: {said}")
-        return self.result(found, study.seed)
+        return self.result(found, study.seed, find_device(setting.device))
 
-    def result(self, found: Sequence[Mapping[str, Any]], seed: int) -> dict[str, Any]:
+    def result(
+        self, found: Sequence[Mapping[str, Any]], seed: int, device: torch.device
+    ) -> dict[str, Any]:
         """What is kept of a curve, or of its beginning."""
         return {
             "piece": self.name,
@@ -90,7 +92,7 @@ class CurvePiece(Piece):
             "recipe": asdict(self.recipe),
             "calibration": self.calibration,
             "seed": seed,
-            "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
             "points": list(found),
         }
 

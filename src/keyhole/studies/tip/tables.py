@@ -95,10 +95,17 @@ def explanations(found: Results) -> Iterator[str]:
 
 
 def curves(found: Results) -> Iterator[str]:
-    """Figure 3: the last point of each curve."""
-    rows: list[list[Cell]] = []
+    """Figure 3: each curve at the last round that all of its panel have reached."""
+    panels: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, result in found.items():
         if name.startswith("curve-"):
-            last = result["points"][-1]
-            rows.append([name.removeprefix("curve-"), str(last["round"]), 100 * last["accuracy"]])
-    yield from table("Figure 3, accuracy %", ("curve", "rounds", "accuracy"), rows)
+            recipe, partition = result["recipe"]["name"], result["partition"]
+            panel = panels.setdefault(f"{result['data']}, {partition}, {recipe}", {})
+            panel[result["defense"]] = {p["round"]: p["accuracy"] for p in result["points"]}
+    rows: list[list[Cell]] = []
+    for title, lines in panels.items():
+        reached = set.intersection(*(set(line) for line in lines.values()))
+        for defense, line in lines.items() if reached else ():
+            rows.append([title, defense, str(max(reached)), 100 * line[max(reached)]])
+    head = ("data, split, recipe", "defense", "round", "accuracy %")
+    yield from table("Figure 3", head, rows)
