@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 
 import pytest
+import torch
 from PIL import Image
 
-from keyhole.studies.csvar.figures import by_defense, by_epoch, roc_curves, seen
+from keyhole.studies.csvar.figures import (
+    by_defense,
+    by_epoch,
+    by_generators,
+    drawn,
+    roc_curves,
+    seen,
+)
+from keyhole.studies.csvar.generation import sheet
 
 TRIAL = {
     "epochs": 3,
@@ -33,6 +43,23 @@ def test_lines_say_whose_they_are(results: Path) -> None:
         "CSVAR, lira (naive), AUC 0.90",
     ]
     assert list(by_epoch(results / "nothing")) == []
+
+
+def test_drawings_of_a_gan_are_shown_with_their_defense(tmp_path: Path) -> None:
+    row = sheet(torch.rand(3, 1, 8, 8), tmp_path / "row.png")
+    for name, defense, attacker in (
+        ("gan-mnist-csvar-known", "csvar", "adaptive"),
+        ("gan-faces-none", "none", "paper"),
+    ):
+        told = {"data": "mnist", "defense": defense, "attacker": attacker}
+        told["drawn"] = base64.b64encode(row.read_bytes()).decode()
+        (tmp_path / f"{name}.json").write_text(json.dumps(told))
+    found = list(by_generators(tmp_path))
+    assert [words for words, _ in found] == ["MNIST, CSVAR, known", "MNIST, vanilla"]
+    assert found[0][1].shape == (8, 24, 3)
+    with Image.open(drawn(found, tmp_path / "drawn.png")) as picture:
+        assert picture.width > picture.height
+    assert list(by_generators(tmp_path / "nothing")) == []
 
 
 def test_curves_are_drawn(results: Path, tmp_path: Path) -> None:

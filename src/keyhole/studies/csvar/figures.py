@@ -1,22 +1,27 @@
-"""Figures 1, 3, 5 and 7 of the paper: pictures of built-in photos, curves from results."""
+"""The paper's figures: of built-in photos, and from results."""
 
 from __future__ import annotations
 
+import base64
+import io
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from keyhole.attacks.undoing import UNDOING
 from keyhole.data import load
 from keyhole.defenses import ClientSide, Csvar, Defense, ImageNoise
-from keyhole.report.drawing import COLOURS, DASHES, GREY, as_png, comparison
+from keyhole.report.drawing import COLOURS, DASHES, GREY, as_png, comparison, show
 from keyhole.report.shuffle_pictures import shuffle_explained
 from keyhole.seeds import generator
 from keyhole.studies.csvar import paper
+from keyhole.studies.csvar.pieces import generated
 
 BLOCKS = (8, 4, 2)
 """Sides that Figure 3 compares, at 224 px with regions of 16."""
@@ -29,11 +34,39 @@ def draw(results: Path, out: Path) -> list[Path]:
         block_sizes(out / "figure-3-block-sizes.png"),
         *(seen(side, out / f"figure-5-{side}px.png") for side in (224, 32)),
     ]
+    if drawings := list(by_generators(results)):
+        made.append(drawn(drawings, out / "figure-6-drawn-by-a-gan.png"))
     for name, curve in (("overfitting", by_epoch), ("membership", by_defense)):
         lines = list(curve(results))
         if lines:
             made.append(roc_curves(lines, out / f"figure-{name}.png"))
     return made
+
+
+def by_generators(results: Path) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+    """Figure 6: under which defense, and what was drawn in spite of it."""
+    for piece in generated():
+        file = results / f"{piece.name}.json"
+        if file.is_file():
+            found = json.loads(file.read_text(encoding="utf-8"))
+            with Image.open(io.BytesIO(base64.b64decode(found["drawn"]))) as picture:
+                words = paper.DATA[found["data"]], paper.WORDS[found["defense"]]
+                known = ", known" if found["attacker"] == "adaptive" else ""
+                yield f"{', '.join(words)}{known}", np.array(picture.convert("RGB"))
+
+
+def drawn(rows: Sequence[tuple[str, np.ndarray[Any, Any]]], path: Path) -> Path:
+    """Rows of pixels ``[H, W, 3]`` below each other, with their names."""
+    heights = [6 * pixels.shape[0] / pixels.shape[1] for _, pixels in rows]
+
+    def on(figure: Any) -> None:
+        panels = figure.subplots(len(rows), 1, squeeze=False, height_ratios=heights)[:, 0]
+        for axes, (words, pixels) in zip(panels, rows, strict=True):
+            show(axes, torch.from_numpy(pixels).permute(2, 0, 1) / 255)
+            axes.set_ylabel(words, rotation=0, ha="right", va="center")
+            axes.set_anchor("E")
+
+    return as_png(on, path, size=(8.2, sum(heights) + 0.06 * len(rows)))
 
 
 def photos(side: int) -> Tensor:

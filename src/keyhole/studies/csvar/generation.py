@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -107,7 +108,7 @@ class GanPiece(Piece):
             generator=generator(seed, "null"),
             classifier=classifier,
         )
-        sheet(found.images[:KEPT], setting.runs / self.name / "drawn.png")
+        drawn = sheet(found.images[:KEPT], setting.runs / self.name / "drawn.png")
         return {
             "piece": self.name,
             "data": scenery.data,
@@ -119,6 +120,7 @@ class GanPiece(Piece):
             "confidence": float(found.confidence.mean()),
             "classifier_accuracy": right,
             **verdict.means(),
+            "drawn": base64.b64encode(drawn.read_bytes()).decode(),
         }
 
     def about(self) -> dict[str, Any]:
@@ -172,9 +174,10 @@ def noisy(images: Tensor) -> Tensor:
     return images + 0.05 * torch.randn_like(images)
 
 
-def sheet(images: Tensor, path: Path) -> None:
-    """Images ``[n, C, H, W]`` in one row, as a PNG."""
+def sheet(images: Tensor, path: Path) -> Path:
+    """Images ``[n, C, H, W]`` in one row, as a PNG. Returns ``path``."""
     row = torch.cat(list(images.cpu()), -1).clamp(0, 1).mul(255).round().byte()
     pixels = np.ascontiguousarray(row.permute(1, 2, 0).numpy())
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels).save(path)
+    return path
