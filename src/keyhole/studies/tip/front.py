@@ -15,7 +15,7 @@ from keyhole.report.drawing import COLOURS, GREY, as_png
 from keyhole.studies.base import Piece, Setting, Study
 from keyhole.studies.tip.averaging import PRACTICAL, Recipe
 from keyhole.studies.tip.averaging import points as trained_points
-from keyhole.studies.tip.inversion import FRONT, OTHERS, SMALL, SPELLED
+from keyhole.studies.tip.inversion import FRONT, OTHERS, PRIVATE, SMALL, SPELLED
 
 SHORT = replace(PRACTICAL, name="front", rounds=20, clients=20, every=20)
 """Each setting's training: a level field, not a long one."""
@@ -64,8 +64,9 @@ class UtilityPiece(Piece):
 
 
 def all_utilities() -> Iterator[UtilityPiece]:
-    for short, defense in (SPELLED | OTHERS | FRONT).items():
-        yield UtilityPiece(f"utility-cifar10-{short}", defense, figure="front")
+    for short, defense in (SPELLED | OTHERS | FRONT | PRIVATE).items():
+        if short not in PRIVATE:
+            yield UtilityPiece(f"utility-cifar10-{short}", defense, figure="front")
         yield UtilityPiece(f"utility-small-cifar10-{short}", defense, SMALLER, figure="front")
 
 
@@ -86,7 +87,7 @@ class Point:
 def points(results: Path, network: str = "ResNet-18") -> list[Point]:
     """The settings of which both are known; of attackers the one whose images were best."""
     found = []
-    for short in SPELLED | OTHERS | FRONT:
+    for short in SPELLED | OTHERS | FRONT | PRIVATE:
         inverted, trained = (results / f"{kind}-cifar10-{short}.json" for kind in KINDS[network])
         if not (inverted.is_file() and trained.is_file()):
             continue

@@ -33,6 +33,8 @@ FRONT = {
     "agp-e500": "agp(epsilon=500.0)",
 }
 """Settings between which privacy is traded for accuracy, besides those above."""
+PRIVATE = {"dpsgd": "dpsgd(noise=1.0)", "dpsgd-n01": "dpsgd(noise=0.1)"}
+"""With a guarantee, and with next to none. Only where there is no batch norm: two convolutions."""
 SOURCES = {
     "cifar10": "dia-cifar10",
     "cifar100": "cifar100",
@@ -95,7 +97,7 @@ def all_inversions() -> Iterator[AuditPiece]:
 
 
 def on_two_convolutions() -> Iterator[AuditPiece]:
-    for short, defense in (SPELLED | OTHERS | FRONT).items():
+    for short, defense in (SPELLED | OTHERS | FRONT | PRIVATE).items():
         small = stage("cifar10", defense, SMALL_IG, model=SMALL)
         yield AuditPiece(f"small-cifar10-{short}", small, figure="front")
     for short in ("none", "tip"):
