@@ -8,11 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from keyhole.attacks import ATTACKS, InvertingGradients
 from keyhole.attacks.matching.factored import FactoredMatch, Factors
 from keyhole.attacks.matching.lens import Lens, lenses_for, stacked
 from keyhole.attacks.matching.match import BuiltMatch, Targets
+from keyhole.attacks.matching.presets import FEATURES, worth_of_features
+from keyhole.attacks.matching.problem import Problem
 from keyhole.attacks.matching.thin import thinned
 from keyhole.attacks.noise import Noise, projection
 from keyhole.data import denormalise
@@ -52,6 +55,17 @@ def test_inner_products_weigh_values_by_their_trust() -> None:
     other = torch.randn(4, 200, dtype=torch.double)
     weighed = (gradient["w"] * other).sum(1) @ belief.trust(gradient["w"])
     torch.testing.assert_close((lens(gradient["w"]) * lens(other)).sum(), weighed)
+
+
+@pytest.mark.parametrize(("variance", "sums"), [([0.0, 1e6], False), ([1e6, 1e6], True)])
+def test_clean_frequencies_of_noisy_rows_count_where_no_row_is_clean(
+    variance: list[float], sums: bool
+) -> None:
+    gradient = {"w": torch.randn(2, 5, 3, 3, dtype=torch.double)}
+    belief = Noise(torch.tensor(variance, dtype=torch.double), DC)
+    seen = lenses_for(gradient, {"w": belief})["w"](gradient["w"])
+    assert seen[1].sum((-1, -2)).norm() > 1 if sums else seen[1].norm() < 0.1
+    assert sums or torch.equal(seen[0], gradient["w"][0])
 
 
 def test_each_victim_is_seen_through_its_own_lens() -> None:
@@ -127,6 +141,26 @@ def test_a_clean_last_layer_gives_blurred_filters_away(clients: Clients) -> None
         for weight in (0.0, None)
     )
     assert with_features > without + 3
+
+
+@pytest.mark.parametrize(
+    ("inputs", "text", "weight"),
+    [
+        (64, "tip(ratio=1.0)", FEATURES),
+        (16, "tip(ratio=1.0)", FEATURES / 4),
+        (256, "tip(ratio=1.0)", FEATURES),
+        (64, "tip(ratio=0.1)", FEATURES / 100),
+        (64, "dp", 0.0),
+    ],
+)
+def test_the_last_layers_inputs_weigh_by_what_they_can_tell(
+    clients: Clients, inputs: int, text: str, weight: float
+) -> None:
+    """Images have 64 pixels."""
+    layers = nn.Conv2d(1, inputs // 16, 3, padding=1), nn.AvgPool2d(2), nn.Flatten()
+    [client] = clients(nn.Sequential(*layers, nn.Linear(inputs, 10)), [[0]])
+    problem = Problem.of(noisy(client, DEFENSES.parse(text), told=True))
+    assert worth_of_features(problem) == pytest.approx(weight)
 
 
 def test_the_uploaded_model_shows_less(clients: Clients) -> None:

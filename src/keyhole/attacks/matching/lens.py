@@ -53,8 +53,17 @@ Lenses = Mapping[str, Lens]
 
 
 def lenses_for(gradient: Mapping[str, Tensor], noise: Mapping[str, Noise]) -> dict[str, Lens]:
-    """Lenses under which an inner product weighs each value by :meth:`Noise.trust`."""
-    return {n: Lens(belief.trust(gradient[n]).sqrt(), belief.bins) for n, belief in noise.items()}
+    """Lenses under which an inner product weighs each value by :meth:`Noise.trust`.
+
+    Beside rows without noise a noisy one is dimmed whole, the frequencies that it shows cleanly
+    too: on deep networks those are loud and say little (see the docs on TIP, with figures). Where
+    every row has noise they are what there is.
+    """
+    found = {}
+    for name, belief in noise.items():
+        alone = bool((belief.variance > 0).all())
+        found[name] = Lens(belief.trust(gradient[name]).sqrt(), belief.bins if alone else None)
+    return found
 
 
 def stacked(each: Sequence[Lenses], like: Tensor) -> dict[str, Lens]:
