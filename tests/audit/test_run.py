@@ -120,7 +120,8 @@ def test_a_folder_with_other_files_is_left_alone(tmp_path, fresh):
 
 
 def test_an_audit_that_cannot_start_leaves_no_folder(tmp_path):
-    plan = Plan(stage=(Stage(model="resnet18", data="digits", attacks=("labels",)),))
+    stage = Stage(model="resnet18", data="digits", attacks=("labels",), client_mode="train")
+    plan = Plan(stage=(stage,))
     with pytest.raises(KeyholeError, match="cannot train"):
         run_plan(plan, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()

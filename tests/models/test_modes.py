@@ -130,3 +130,31 @@ def test_an_audit_tells_the_attacker_of_the_mode_and_its_loss_can_vanish(
     assert finding.knowledge["client_mode"] == "frozen-norm"
     assert finding.recipe["client_mode"] == "frozen-norm"
     assert finding.diagnostics["loss"] < 0.05
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "said", "mode"),
+    [(1, None, "frozen-norm"), (2, None, "train"), (1, "train", "train"), (1, "eval", "eval")],
+)
+def test_a_batch_norm_that_sees_one_image_keeps_to_its_statistics(
+    model: nn.Sequential, batch_size: int, said: ClientMode | None, mode: ClientMode
+) -> None:
+    """Unless the user says otherwise; that it was so decided is said."""
+    result = keyhole.audit(
+        model=model,
+        data="digits",
+        attacks=["labels"],
+        victims=1,
+        batch_size=batch_size,
+        client_mode=said,
+    )
+    (finding,) = result.findings
+    assert finding.knowledge["client_mode"] == finding.recipe["client_mode"] == mode
+    decided = [note for note in finding.notes if "running statistics" in note]
+    assert len(decided) == int(mode == "frozen-norm")
+
+
+def test_without_batch_norm_one_image_is_trained_on_as_ever() -> None:
+    result = keyhole.audit(model="lenet", data="digits", attacks=["labels"], victims=1)
+    assert result.findings[0].recipe["client_mode"] == "train"
+    assert not result.findings[0].notes

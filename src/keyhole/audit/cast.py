@@ -20,6 +20,7 @@ from keyhole.errors import BadValue, DoesNotFit
 from keyhole.federation import LocalTraining
 from keyhole.metrics.image import UNIFORM_WINDOW
 from keyhole.models import build, check_takes
+from keyhole.models.modes import ClientMode, usual_mode
 from keyhole.models.weights import filled_up, spare_weights
 from keyhole.seeds import generator
 from keyhole.threat import Attacker, Knowledge
@@ -27,6 +28,10 @@ from keyhole.update import Update
 
 PUBLIC = 128
 """Public images that the null baselines and the gallery may use, at most."""
+ONE_IMAGE = (
+    "batches of one image: batch norms keep to their running statistics (--client-mode train: to "
+    "that image's own, by which iterative attacks find next to nothing)"
+)
 
 
 @dataclass(frozen=True)
@@ -56,14 +61,20 @@ class Cast:
     """The parameters that clients report; None: all."""
     spare: Mapping[str, Tensor] = field(default_factory=dict)
     """Weights of the file that belong to what a defense adds to the model."""
+    notes: tuple[str, ...] = ()
+    """What was decided where the stage does not say."""
 
     def prepared(self, defense: Defense) -> nn.Module:
         """The global model under a defense, with the weights it was trained with, if any."""
         return filled_up(defense.prepared(self.model), self.spare, str(self.stage.weights))
 
     @property
+    def mode(self) -> ClientMode:
+        return self.stage.client_mode or "train"
+
+    @property
     def training(self) -> LocalTraining:
-        return LocalTraining(self.stage.steps, self.stage.lr, self.stage.client_mode)
+        return LocalTraining(self.stage.steps, self.stage.lr, self.mode)
 
     def knowledge(
         self,
@@ -84,7 +95,7 @@ class Cast:
             labels=labels.clone() if "labels" in attack.given else None,
             masks=tuple(m.clone() for m in masks) if "masks" in attack.given else None,
             intercepted=tuple(v.clone() for v in passed) if "intercepted" in attack.given else None,
-            client_mode=self.stage.client_mode,
+            client_mode=self.mode,
             defense=defense.spec if attacker is not Attacker.NAIVE else None,
             checkpoint_epoch=self.stage.checkpoint_epoch,
             rounds=self.stage.repeats,
@@ -104,7 +115,7 @@ def cast(
     attacks: Sequence[Attack] | None = None,
 ) -> Cast:
     """Resolves a stage's names; objects given take the place of names."""
-    LocalTraining(stage.steps, stage.lr, stage.client_mode)
+    LocalTraining(stage.steps, stage.lr)
     found = data or load(stage.data, image_size=stage.image_size, data_dir=data_dir)
     if min(found.size) < UNIFORM_WINDOW:
         raise DoesNotFit(
@@ -119,8 +130,9 @@ def cast(
     spare = {} if stage.weights is None or model is not None else spare_weights(stage.weights)
     chosen = attacks is not None or stage.attacks != (AUTO,)
     victims, public = choose_victims(found, stage.victims, stage.batch_size, seed)
+    mode = stage.client_mode or usual_mode(network, stage.batch_size)
     return Cast(
-        stage=stage,
+        stage=stage.model_copy(update={"client_mode": mode}),
         model=network.to(device or torch.device("cpu")),
         data=found,
         defenses=_unique(defenses or [DEFENSES.parse(text) for text in stage.defenses]),
@@ -131,6 +143,7 @@ def cast(
         seed=seed,
         fingerprint=fingerprint(network, found, victims),
         spare=spare,
+        notes=(ONE_IMAGE,) if stage.client_mode is None and mode == "frozen-norm" else (),
     )
 
 

@@ -132,7 +132,7 @@ def scene_of(
             Skipped(name, made.stage.model, str(defense), "it takes minutes: name it with --attack")
             for name in untried(defense)
         ]
-    notes = tuple(defense.caveats(model))
+    notes = (*made.notes, *defense.caveats(model))
     return Scene(made, defense, model, server, tuple(rows), tuple(skipped), notes=notes)
 
 

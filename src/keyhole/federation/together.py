@@ -23,7 +23,7 @@ from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
 from keyhole.errors import one_line
 from keyhole.federation.client import Later, local_update
 from keyhole.federation.training import LocalTraining, augmented
-from keyhole.models.modes import set_mode
+from keyhole.models.modes import has_batch_norm, set_mode
 from keyhole.seeds import generator as named_generator
 from keyhole.seeds import seeded_globally
 from keyhole.update import Update
@@ -219,8 +219,7 @@ class Crowd:
 
 
 def has_batch_statistics(model: nn.Module, training: LocalTraining) -> bool:
-    norms = (nn.modules.batchnorm._BatchNorm,)
-    return training.mode == "train" and any(isinstance(m, norms) for m in model.modules())
+    return training.mode == "train" and has_batch_norm(model)
 
 
 def each_clipped(gradients: list[Tensor], limit: float | None) -> list[Tensor]:

@@ -9,6 +9,7 @@ from torch import nn
 ClientMode = Literal["train", "eval", "frozen-norm"]
 """``frozen-norm``: trains, dropout and all, but BatchNorm keeps to its running statistics, as is
 common where batches are small."""
+NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 def set_mode(model: nn.Module, mode: ClientMode) -> nn.Module:
@@ -16,6 +17,22 @@ def set_mode(model: nn.Module, mode: ClientMode) -> nn.Module:
     model.train(mode != "eval")
     if mode == "frozen-norm":
         for module in model.modules():
-            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            if isinstance(module, NORMS):
                 module.eval()
     return model
+
+
+def has_batch_norm(model: nn.Module) -> bool:
+    return any(isinstance(module, NORMS) for module in model.modules())
+
+
+def usual_mode(model: nn.Module, batch_size: int) -> ClientMode:
+    """How clients train with batches of a size, if nobody says how.
+
+    The statistics of a single image are no norm to train by.
+
+    >>> norm = nn.BatchNorm2d(3)
+    >>> usual_mode(norm, 1), usual_mode(norm, 2), usual_mode(nn.Linear(2, 2), 1)
+    ('frozen-norm', 'train', 'train')
+    """
+    return "frozen-norm" if batch_size == 1 and has_batch_norm(model) else "train"
