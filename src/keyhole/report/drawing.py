@@ -11,6 +11,7 @@ from torch import Tensor
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
 """Okabe and Ito's, told apart by the colour-blind; lines differ in their dashes too."""
 DASHES = ("-", "--", "-.", ":")
+MARKS = ("o", "s", "^", "D", "v", "P", "X")
 HEAT = "inferno"
 GREY = "#9a9a9a"
 DPI = 150
@@ -37,6 +38,46 @@ def show(axes: Any, image: Tensor) -> None:
     axes.set_xticks([])
     axes.set_yticks([])
     axes.spines[:].set_visible(False)
+
+
+AROUND = tuple(
+    (far * across, far * up)
+    for far in (6, 11, 17)
+    for across, up in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
+)
+"""Where a mark's name may stand, in points from it; the first that is free is taken."""
+
+
+def name_marks(axes: Any, names: Sequence[tuple[str, tuple[float, float], str]]) -> None:
+    """Writes names beside marks, ``(name, place, colour)``: over neither a mark nor another name.
+
+    Where there is no such place, the name is left out: the legend still tells the mark's kind.
+    """
+    from matplotlib.transforms import Bbox
+
+    axes.figure.draw_without_rendering()
+    at = axes.transData.transform([place for _, place, _ in names])
+    frame, reach = axes.get_window_extent(), axes.figure.dpi / 72 * 4
+    taken = [Bbox.from_extents(x - reach, y - reach, x + reach, y + reach) for x, y in at]
+    for name, place, colour in names:
+        for across, up in AROUND:
+            note = axes.annotate(
+                name,
+                place,
+                xytext=(across, up),
+                textcoords="offset points",
+                ha="left" if across > 0 else "right" if across < 0 else "center",
+                va="bottom" if up > 0 else "top" if up < 0 else "center",
+                fontsize=7,
+                color=colour,
+                in_layout=False,
+            )
+            box = note.get_window_extent()
+            inside = frame.contains(*box.min) and frame.contains(*box.max)
+            if inside and not box.count_overlaps(taken):
+                taken.append(box)
+                break
+            note.remove()
 
 
 def comparison(columns: Mapping[str, Sequence[Tensor]], path: Path) -> Path:

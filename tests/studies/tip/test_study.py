@@ -18,8 +18,8 @@ from keyhole.studies.base import AuditPiece, Setting
 from keyhole.studies.tip import paper
 from keyhole.studies.tip.averaging import Recipe
 from keyhole.studies.tip.curves import CurvePiece
-from keyhole.studies.tip.front import Point, UtilityPiece, draw, points, said
-from keyhole.studies.tip.inversion import VICTIMS
+from keyhole.studies.tip.front import FAMILIES, LABELS, UtilityPiece, draw, points
+from keyhole.studies.tip.inversion import PRIVATE, VICTIMS
 from keyhole.studies.tip.tables import tables
 
 STUDY = STUDIES["tip"]
@@ -117,13 +117,10 @@ def test_committed_results_belong_to_pieces(keyhole: Command) -> None:
         assert "Table" in out
 
 
-def test_marks_that_lie_upon_each_other_are_named_together() -> None:
-    marks = [
-        Point("tip", 23.7, "", 0.525),
-        Point("tip-divided", 23.8, "", 0.525),
-        Point("tip-r60", 22.6, "", 0.419),
-    ]
-    assert [names for names, _ in said(marks)] == ["tip, tip-divided", "tip-r60"]
+def test_every_setting_has_a_name_beside_its_mark() -> None:
+    known = {piece.name.removeprefix("utility-cifar10-") for piece in STUDY.chosen(["utility-c*"])}
+    assert known | set(PRIVATE) == set(LABELS)
+    assert {name.partition("-")[0] for name in LABELS} == set(FAMILIES)
 
 
 def test_curves_are_compared_at_the_last_round_they_share(tmp_path: Path) -> None:
