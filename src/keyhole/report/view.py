@@ -116,7 +116,7 @@ def number(metric: str, value: float) -> str:
 def interval(metric: str, summary: Summary) -> str:
     """The mean's 95% interval; nothing where all images agree."""
     low, high = number(metric, summary.low), number(metric, summary.high)
-    return "" if low == high else f"{low} – {high}"
+    return "" if low == high else f"{low}–{high}"
 
 
 def knows(finding: Finding) -> str:
