@@ -139,7 +139,7 @@ def test_an_audit_tells_the_attacker_of_the_mode_and_its_loss_can_vanish(
 def test_a_batch_norm_that_sees_one_image_keeps_to_its_statistics(
     model: nn.Sequential, batch_size: int, said: ClientMode | None, mode: ClientMode
 ) -> None:
-    """Unless the user says otherwise; that it was so decided is said."""
+    """Unless the user says otherwise; what was decided is said."""
     result = keyhole.audit(
         model=model,
         data="digits",
@@ -150,8 +150,8 @@ def test_a_batch_norm_that_sees_one_image_keeps_to_its_statistics(
     )
     (finding,) = result.findings
     assert finding.knowledge["client_mode"] == finding.recipe["client_mode"] == mode
-    decided = [note for note in finding.notes if "running statistics" in note]
-    assert len(decided) == int(mode == "frozen-norm")
+    assert len(finding.notes) == int(said is None)
+    assert said or ("one image" if mode == "frozen-norm" else "own statistics") in finding.notes[0]
 
 
 def test_without_batch_norm_one_image_is_trained_on_as_ever() -> None:

@@ -20,7 +20,7 @@ from keyhole.errors import BadValue, DoesNotFit
 from keyhole.federation import LocalTraining
 from keyhole.metrics.image import UNIFORM_WINDOW
 from keyhole.models import build, check_takes
-from keyhole.models.modes import ClientMode, usual_mode
+from keyhole.models.modes import ClientMode, has_batch_norm, usual_mode
 from keyhole.models.weights import filled_up, spare_weights
 from keyhole.seeds import generator
 from keyhole.threat import Attacker, Knowledge
@@ -31,6 +31,10 @@ PUBLIC = 128
 ONE_IMAGE = (
     "batches of one image: batch norms keep to their running statistics (--client-mode train: to "
     "that image's own, by which iterative attacks find next to nothing)"
+)
+OWN_BATCH = (
+    "batch norms go by each batch's own statistics, by which iterative attacks find next to "
+    "nothing: --client-mode frozen-norm shows what leaks where they do not"
 )
 
 
@@ -143,8 +147,15 @@ def cast(
         seed=seed,
         fingerprint=fingerprint(network, found, victims),
         spare=spare,
-        notes=(ONE_IMAGE,) if stage.client_mode is None and mode == "frozen-norm" else (),
+        notes=about_norms(stage, network, mode),
     )
+
+
+def about_norms(stage: Stage, model: nn.Module, mode: ClientMode) -> tuple[str, ...]:
+    """What was decided of batch norms where the stage says nothing of the clients' mode."""
+    if stage.client_mode is not None or not has_batch_norm(model):
+        return ()
+    return (ONE_IMAGE if mode == "frozen-norm" else OWN_BATCH,)
 
 
 def _network(stage: Stage, data: ImageSet, seed: int) -> nn.Module:
