@@ -172,4 +172,8 @@ def test_a_star_stands_for_all_that_begin_so_and_no_piece_is_chosen_twice() -> N
     found = STUDY.chosen(["mlp-mnist-*", "mlp-mnist-p25", "lenet-mnist-p00"])
     assert len(found) == 4 + 9 + 1
     assert found[-1].name == "lenet-mnist-p00"
+    assert {piece.name for piece in STUDY.chosen(["lenet-*-p00"])} == {
+        "lenet-mnist-p00",
+        "lenet-cifar10-p00",
+    }
     assert STUDY.chosen([]) == list(STUDY.pieces)

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -110,17 +111,12 @@ class Study:
     """Draws the paper's figures from the results into a folder, if it can."""
 
     def chosen(self, names: Sequence[str]) -> list[Piece]:
-        """The pieces of these names, all without any; ``vit-*`` stands for all that begin so."""
+        """The pieces of these names, all without any; ``curve-*-small`` stands for all such."""
         if not names:
             return list(self.pieces)
         found = []
         for name in names:
-            begin = name.removesuffix("*")
-            same = [
-                piece
-                for piece in self.pieces
-                if piece.name == name or (begin != name and piece.name.startswith(begin))
-            ]
+            same = [piece for piece in self.pieces if fnmatchcase(piece.name, name)]
             if not same:
                 raise unknown(f"piece of study {self.name}", name, [p.name for p in self.pieces])
             found += same

@@ -30,7 +30,6 @@ LABELS = {
     "tip": "r .1",
     "tip-divided": "r .1, divided",
     "dp-as-tip": "ε 1",
-    "dp-long": "as long as TIP",
     "tip-r30": "r .3",
     "tip-r60": "r .6",
     "tip-r100": "r 1",
