@@ -62,7 +62,9 @@ def test_every_cell_of_the_paper_is_a_piece_of_its_own() -> None:
 
 def test_the_list_marks_what_is_done(keyhole: Command, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / f"{PIECES[1]}.json").write_text('{"rows": {}}')
+    for name, images in ((PIECES[1], 128), (PIECES[0], 4)):
+        result = {"images": images, "rows": {}}
+        (tmp_path / "mine" / f"{name}.json").write_text(json.dumps(result))
     code, out, err = keyhole("study", "dia", "--list", "--results", "mine", "--json")
     assert (code, err) == (0, "")
     listed = json.loads(out)
@@ -71,8 +73,12 @@ def test_the_list_marks_what_is_done(keyhole: Command, tmp_path: Path) -> None:
     assert [p["piece"] for p in listed["pieces"] if p["done"]] == [PIECES[1]]
     code, out, _ = keyhole("study", "dia", "--list", "--results", "mine")
     assert code == 0
-    marked = [line.split() for line in out.splitlines() if line.split()[0] == "done"]
-    assert [words[1] for words in marked] == [PIECES[1]]
+    marked = [line.split()[:2] for line in out.splitlines() if line.split()[0] in ("done", "part")]
+    assert sorted(marked) == [["done", PIECES[1]], ["part", PIECES[0]]]
+    code, few, _ = keyhole(
+        "study", "dia", PIECES[0], "--victims", "4", "--list", "--results", "mine"
+    )
+    assert [line.split()[:2] for line in few.splitlines()[1:]] == [["done", PIECES[0]]]
     named = {word for line in out.splitlines() for word in line.split()}
     assert {piece.name for piece in STUDY.pieces} <= named
 

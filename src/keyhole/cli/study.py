@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,12 +21,13 @@ from keyhole.studies.show import rows as study_rows
 
 
 def study(
-    name: Annotated[str, typer.Argument(help="The study: dia or mjp.")],
+    name: Annotated[str, typer.Argument(help=f"The study: {', '.join(STUDIES)}.")],
     pieces: Annotated[
-        list[str] | None, typer.Argument(help="Pieces to run, 'vit-small*' for several.")
+        list[str] | None,
+        typer.Argument(help="Pieces, 'vit-small-*-p25' for several; default: all."),
     ] = None,
     listed: Annotated[
-        bool, typer.Option("--list", help="List the pieces, and which are done.")
+        bool, typer.Option("--list", help="List the pieces, which are done, and which in part.")
     ] = False,
     shown: Annotated[
         bool, typer.Option("--show", help="Show ours beside the paper's, from the results.")
@@ -54,21 +56,20 @@ def study(
     found = find_study(name, STUDIES)
     folder = results or Path("results") / name
     chosen = found.chosen(pieces or [])
-    if listed:
-        tell_pieces(found, folder, as_json=as_json)
-        return
-    if not shown:
-        with watched() as bar:
-            setting = Setting(
-                runs=runs or Path("runs") / f"study-{name}",
-                data_dir=data_dir,
-                device=device,
-                progress=bar,
-                victims_at_once=at_once(victims_at_once),
-                changes={"victims": victims, "iterations": iterations, "parity": parity},
-            )
-            for piece in found.run(chosen, setting, results=folder, within=within):
-                print(f"done: {piece.name}", file=sys.stderr)
+    with watched() as bar:
+        setting = Setting(
+            runs=runs or Path("runs") / f"study-{name}",
+            data_dir=data_dir,
+            device=device,
+            progress=bar,
+            victims_at_once=at_once(victims_at_once),
+            changes={"victims": victims, "iterations": iterations, "parity": parity},
+        )
+        if listed:
+            tell_pieces(found, listing(chosen, folder, setting), as_json=as_json)
+            return
+        for piece in [] if shown else found.run(chosen, setting, results=folder, within=within):
+            print(f"done: {piece.name}", file=sys.stderr)
     require_results(folder, found)
     if figures is not None:
         for path in drawn(found, folder, figures):
@@ -80,21 +81,21 @@ def study(
             typer.echo(line)
 
 
-def tell_pieces(found: Study, folder: Path, *, as_json: bool) -> None:
+def tell_pieces(found: Study, pieces: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Prints what a study is made of."""
-    pieces = listing(found, folder)
     if as_json:
         typer.echo(json.dumps({"study": found.name, "pieces": pieces}))
         return
     console = Console()
-    console.print(f"{found.title}: {found.paper}", highlight=False)
+    console.print(f"{found.title}: {found.paper}", highlight=False, soft_wrap=True)
+    widest = max(len(piece["piece"]) for piece in pieces)
     for piece in pieces:
-        mark = "done" if piece["done"] else "    "
-        line = f"  {mark}  {piece['piece']:<28} {in_words(piece)}"
+        mark = "done" if piece["done"] else "part" if piece["begun"] else "    "
+        line = f"  {mark}  {piece['piece']:<{widest}}  {in_words(piece)}"
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def in_words(piece: dict[str, Any]) -> str:
+def in_words(piece: Mapping[str, Any]) -> str:
     """What a piece does: clients and attacks of an audit, or its own words."""
     if "attacks" not in piece:
         return str(piece["does"])

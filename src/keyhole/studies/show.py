@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from keyhole.studies.base import AuditPiece, Piece, Study, read_result
+from keyhole.studies.base import AuditPiece, Piece, Setting, Study, read_result
 
 COLUMNS = {"ssim": "SSIM", "psnr": "PSNR", "lpips": "LPIPS", "mmd": "MMD", "mask": "mask"}
 DIGITS = {"ssim": 3, "psnr": 1, "lpips": 3, "mmd": 1, "mask": 3}
@@ -82,14 +82,18 @@ def _number(name: str, values: dict[str, float]) -> str:
     return f"{values[name]:.{DIGITS[name]}f}" if name in values else ""
 
 
-def listing(study: Study, results: Path) -> list[dict[str, Any]]:
-    """The pieces, and which are done."""
-    return [
-        {
-            "piece": piece.name,
-            "figure": piece.figure,
-            "done": read_result(results, piece) is not None,
-            **piece.about(),
-        }
-        for piece in study.pieces
-    ]
+def listing(pieces: Sequence[Piece], results: Path, setting: Setting) -> list[dict[str, Any]]:
+    """Pieces, which of them have a result, and which of those are done: as large as asked for."""
+    found = []
+    for piece in pieces:
+        known = read_result(results, piece)
+        found.append(
+            {
+                "piece": piece.name,
+                "figure": piece.figure,
+                "begun": known is not None,
+                "done": known is not None and piece.covers(known, setting),
+                **piece.about(),
+            }
+        )
+    return found
