@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from keyhole.report.drawing import name_marks
+from keyhole.report.drawing import distance, name_marks
 
 pytest.importorskip("matplotlib")
 
@@ -29,7 +29,7 @@ def named(names: list[tuple[str, tuple[float, float], str]]) -> Any:
 
 
 def test_marks_apart_have_all_their_names() -> None:
-    assert [note.get_text() for note in named(APART).texts if note.get_text()] == ["left", "right"]
+    assert [note.get_text() for note in named(APART).texts] == ["left", "right"]
 
 
 def test_names_neither_overlap_nor_leave_the_panel() -> None:
@@ -37,6 +37,10 @@ def test_names_neither_overlap_nor_leave_the_panel() -> None:
     axes = named(CROWD)
     boxes = [note.get_window_extent() for note in axes.texts]
     assert 0 < len(boxes) < len(CROWD)
+    marks = {name: axes.transData.transform(place) for name, place, _ in CROWD}
+    for note, box in zip(axes.texts, boxes, strict=True):
+        apart = {name: distance(box, mark) for name, mark in marks.items()}
+        assert apart[note.get_text()] == min(apart.values())
     assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
     frame = axes.get_window_extent()
     assert all(frame.contains(*box.min) and frame.contains(*box.max) for box in boxes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,8 @@ AROUND = tuple(
 def name_marks(axes: Any, names: Sequence[tuple[str, tuple[float, float], str]]) -> None:
     """Writes names beside marks, ``(name, place, colour)``: over neither a mark nor another name.
 
-    Where there is no such place, the name is left out: the legend still tells the mark's kind.
+    A name stands nearest to its own mark. Where there is no such place it is left out: the legend
+    still tells the mark's kind.
     """
     from matplotlib.transforms import Bbox
 
@@ -59,8 +61,10 @@ def name_marks(axes: Any, names: Sequence[tuple[str, tuple[float, float], str]])
     at = axes.transData.transform([place for _, place, _ in names])
     frame, reach = axes.get_window_extent(), axes.figure.dpi / 72 * 4
     taken = [Bbox.from_extents(x - reach, y - reach, x + reach, y + reach) for x, y in at]
-    for name, place, colour in names:
-        for across, up in AROUND:
+    if (legend := axes.get_legend()) is not None:
+        taken.append(legend.get_window_extent())
+    for number, (name, place, colour) in enumerate(names):
+        for across, up in AROUND if name else ():
             note = axes.annotate(
                 name,
                 place,
@@ -74,10 +78,18 @@ def name_marks(axes: Any, names: Sequence[tuple[str, tuple[float, float], str]])
             )
             box = note.get_window_extent()
             inside = frame.contains(*box.min) and frame.contains(*box.max)
-            if inside and not box.count_overlaps(taken):
+            apart = [distance(box, mark) for mark in at]
+            own = apart[number] == min(apart)
+            if inside and own and not box.count_overlaps(taken):
                 taken.append(box)
                 break
             note.remove()
+
+
+def distance(box: Any, point: Sequence[float]) -> float:
+    """Between a point and the nearest of a box, in the box's units."""
+    (left, low), (right, high), (x, y) = box.min, box.max, point
+    return math.hypot(max(left - x, 0.0, x - right), max(low - y, 0.0, y - high))
 
 
 def comparison(columns: Mapping[str, Sequence[Tensor]], path: Path) -> Path:

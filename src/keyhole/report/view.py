@@ -116,7 +116,8 @@ def number(metric: str, value: float) -> str:
 def interval(metric: str, summary: Summary) -> str:
     """The mean's 95% interval; nothing where all images agree."""
     low, high = number(metric, summary.low), number(metric, summary.high)
-    return "" if low == high else f"{low}–{high}"
+    dash = " – " if high.startswith("-") else "–"
+    return "" if low == high else f"{low}{dash}{high}"
 
 
 def knows(finding: Finding) -> str:

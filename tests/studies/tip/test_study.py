@@ -117,6 +117,14 @@ def test_committed_results_belong_to_pieces(keyhole: Command) -> None:
         assert "Table" in out
 
 
+def test_accuracy_by_another_recipe_does_not_count(tmp_path: Path) -> None:
+    (piece,) = STUDY.chosen(["utility-small-cifar10-none"])
+    setting = Setting(tmp_path, None, "cpu", Silent())
+    known = json.loads((RESULTS / f"{piece.name}.json").read_text(encoding="utf-8"))
+    assert piece.covers(known, setting)
+    assert not piece.covers({**known, "recipe": {**known["recipe"], "lr": 0.05}}, setting)
+
+
 def test_every_setting_has_a_name_beside_its_mark() -> None:
     known = {piece.name.removeprefix("utility-cifar10-") for piece in STUDY.chosen(["utility-c*"])}
     assert known | set(PRIVATE) == set(LABELS)

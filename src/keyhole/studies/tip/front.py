@@ -81,6 +81,9 @@ class UtilityPiece(Piece):
             "accuracy": last["accuracy"],
         }
 
+    def covers(self, known: dict[str, Any], setting: Setting) -> bool:
+        return bool(known["recipe"] == asdict(self.recipe))
+
     def about(self) -> dict[str, Any]:
         return {"does": f"trains {self.recipe.rounds} rounds on {self.data} under {self.defense}"}
 
@@ -94,7 +97,7 @@ def all_utilities() -> Iterator[UtilityPiece]:
 
 @dataclass(frozen=True)
 class Point:
-    """One setting of a defense: what the worst attacker read, and how well the model learned."""
+    """One setting of a defense: what the better of IG's attackers read, and how well it trains."""
 
     short: str
     psnr: float
@@ -126,7 +129,7 @@ def points(results: Path, network: str = "ResNet-18") -> list[Point]:
 
 
 def draw(results: Path, out: Path) -> list[Path]:
-    """Accuracy against what the worst attacker reads, a panel a network, a mark a setting."""
+    """Accuracy against what IG reads, a panel a network, a mark a setting."""
     panels = {network: found for network in KINDS if (found := points(results, network))}
     if not panels:
         return []
