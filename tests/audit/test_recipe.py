@@ -78,6 +78,11 @@ def test_what_the_user_says_wins() -> None:
     assert recipe_of(TOLD, stage(lr=0.5, steps=3)).steps == 3
 
 
+def test_a_mode_that_is_left_open_is_the_one_told() -> None:
+    assert recipe_of(TOLD, stage(client_mode=None)).mode == "eval"
+    assert recipe_of({**TOLD, "client-mode": "sleep"}, stage()).mode == "train"
+
+
 @pytest.mark.parametrize(
     ("told", "word"),
     [

@@ -14,6 +14,7 @@ from keyhole.attacks import Attack
 from keyhole.audit.cast import (
     PUBLIC,
     Cast,
+    about_norms,
     attacks_of,
     fingerprint,
     in_all_orders,
@@ -271,6 +272,7 @@ def _scene(
         label=label,
         scored=scored,
         orders=recipe.orders,
+        notes=about_norms(model, recipe.mode, said=True),
     )
     scene = scene_of(made, defense, attacks, model, Server(model))
     notes = (*scene.notes, *recipe.notes, *left_out)

@@ -34,7 +34,7 @@ ONE_IMAGE = (
 )
 OWN_BATCH = (
     "batch norms go by each batch's own statistics, by which iterative attacks find next to "
-    "nothing: --client-mode frozen-norm shows what leaks where they do not"
+    "nothing: --client-mode frozen-norm where clients freeze them"
 )
 
 
@@ -147,15 +147,15 @@ def cast(
         seed=seed,
         fingerprint=fingerprint(network, found, victims),
         spare=spare,
-        notes=about_norms(stage, network, mode),
+        notes=about_norms(network, mode, said=stage.client_mode is not None),
     )
 
 
-def about_norms(stage: Stage, model: nn.Module, mode: ClientMode) -> tuple[str, ...]:
-    """What was decided of batch norms where the stage says nothing of the clients' mode."""
-    if stage.client_mode is not None or not has_batch_norm(model):
-        return ()
-    return (ONE_IMAGE if mode == "frozen-norm" else OWN_BATCH,)
+def about_norms(model: nn.Module, mode: ClientMode, *, said: bool) -> tuple[str, ...]:
+    """What should be known of batch norms, and what was decided where nobody ``said`` the mode."""
+    if mode == "train":
+        return (OWN_BATCH,) if has_batch_norm(model) else ()
+    return () if said else (ONE_IMAGE,)
 
 
 def _network(stage: Stage, data: ImageSet, seed: int) -> nn.Module:

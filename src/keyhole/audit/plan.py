@@ -43,7 +43,8 @@ class Stage(BaseModel):
     steps: Annotated[int, Field(ge=1)] = 1
     lr: Annotated[float, Field(gt=0)] | None = None
     client_mode: ClientMode | None = None
-    """None: train; a batch norm that sees one image keeps to its running statistics."""
+    """None: train, or what a captured folder says; a batch norm that would see one image only
+    keeps to its running statistics."""
     repeats: Annotated[int, Field(ge=1)] = 1
     """How often a client sends an update by the same images; attacks may combine them."""
     checkpoint_epoch: Annotated[int, Field(ge=0)] = 0

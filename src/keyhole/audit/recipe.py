@@ -118,8 +118,8 @@ def number(told: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
 
 def mode_of(told: Mapping[str, Any], stage: Stage) -> ClientMode:
     said = told.get("client-mode")
-    known = said in get_args(ClientMode) and "client_mode" not in stage.model_fields_set
-    return cast(ClientMode, said) if known else stage.client_mode or "train"
+    known = said in get_args(ClientMode)
+    return stage.client_mode or (cast(ClientMode, said) if known else "train")
 
 
 def not_plain(told: Mapping[str, Any], steps: int) -> list[str]:

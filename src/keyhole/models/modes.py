@@ -34,5 +34,9 @@ def usual_mode(model: nn.Module, batch_size: int) -> ClientMode:
     >>> norm = nn.BatchNorm2d(3)
     >>> usual_mode(norm, 1), usual_mode(norm, 2), usual_mode(nn.Linear(2, 2), 1)
     ('frozen-norm', 'train', 'train')
+    >>> usual_mode(nn.BatchNorm2d(3, track_running_stats=False), 1)
+    'train'
     """
-    return "frozen-norm" if batch_size == 1 and has_batch_norm(model) else "train"
+    norms = [module for module in model.modules() if isinstance(module, NORMS)]
+    kept = any(norm.running_mean is not None for norm in norms)
+    return "frozen-norm" if batch_size == 1 and kept else "train"

@@ -101,6 +101,12 @@ def test_products_of_factors_are_those_of_what_is_seen(bins: torch.Tensor | None
     torch.testing.assert_close(square, seen.square().flatten(1).sum(1))
 
 
+def test_rows_are_dimmed_whole_for_all_where_they_are_for_one() -> None:
+    gradient, keep = torch.ones(2, 2, 1, 3, 3), torch.zeros(2)
+    both = stacked([{"a": Lens(keep, DC)}, {"a": Lens(torch.tensor([1.0, 0.0]))}], keep)["a"]
+    assert both(gradient).sum((2, 3, 4)).tolist() == [[0.0, 0.0], [9.0, 0.0]]
+
+
 def test_a_parameter_without_a_lens_somewhere_has_none() -> None:
     keep = torch.ones(2)
     assert set(stacked([{"a": Lens(keep), "b": Lens(keep)}, {"a": Lens(keep)}], keep)) == {"a"}

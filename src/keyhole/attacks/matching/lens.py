@@ -67,7 +67,14 @@ def lenses_for(gradient: Mapping[str, Tensor], noise: Mapping[str, Noise]) -> di
 
 
 def stacked(each: Sequence[Lenses], like: Tensor) -> dict[str, Lens]:
-    """The lenses of several victims as one with the victim axis first."""
+    """The lenses of several victims as one with the victim axis first.
+
+    Rows are dimmed whole for all where they are for any.
+    """
     names = [n for n in each[0] if all(n in lenses for lenses in each)]
-    found = {n: torch.stack([lenses[n].keep for lenses in each]) for n in names}
-    return {n: Lens(keep, each[0][n].bins).ready(like) for n, keep in found.items()}
+    found = {}
+    for n in names:
+        own = [lenses[n] for lenses in each]
+        bins = None if any(lens.bins is None for lens in own) else own[0].bins
+        found[n] = Lens(torch.stack([lens.keep for lens in own]), bins).ready(like)
+    return found

@@ -140,9 +140,9 @@ def telling_layer(problem: Problem) -> str | None:
     """The last layer, where an update tells its inputs: of one image, in one step."""
     layer = logits_layer(problem.model, problem.knowledge.shape)
     alone = problem.knowledge.batch_size == 1 and problem.steps == 1
-    if layer is None or not alone or f"{layer}.bias" not in dict(problem.model.named_parameters()):
-        return None
-    return layer
+    own = {name for name, _ in problem.model.named_parameters()}
+    told = {f"{layer}.weight", f"{layer}.bias"} <= own
+    return layer if alone and told else None
 
 
 def shuffled_blocks(problem: Problem) -> int | None:
