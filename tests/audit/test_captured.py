@@ -531,6 +531,15 @@ def test_several_images_a_client(tmp_path: Path) -> None:
     assert linear.recipe["batch_size"] == 2
 
 
+def test_batch_statistics_of_captured_clients_are_spoken_of(tmp_path: Path) -> None:
+    plan = TrainingPlan(
+        model="timm:resnet10t", clients=1, images=2, steps=1, batch_size=2, rounds=1, together="no"
+    )
+    train(plan, out=tmp_path / "run", capture=tmp_path / "seen")
+    told = audited(tmp_path / "seen", model="timm:resnet10t", attacks=("labels",))
+    assert any("each batch's own statistics" in note for f in told.findings for note in f.notes)
+
+
 def test_the_defense_is_taken_from_the_messages(tmp_path: Path) -> None:
     plan = TrainingPlan(
         model="vit-small",

@@ -32,6 +32,20 @@ def test_marks_apart_have_all_their_names() -> None:
     assert [note.get_text() for note in named(APART).texts] == ["left", "right"]
 
 
+def test_no_name_is_written_over_the_legend() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure(figsize=(4, 3)).subplots()
+    axes.plot([0.0, 1.0], [0.0, 1.0], "o", label="a family with a long name")
+    axes.margins(0.2)
+    legend = axes.legend(loc="lower left")
+    name_marks(axes, [("covered", (0.0, 0.0), "red"), ("free", (1.0, 1.0), "red")])
+    assert "free" in [note.get_text() for note in axes.texts]
+    assert not any(
+        note.get_window_extent().overlaps(legend.get_window_extent()) for note in axes.texts
+    )
+
+
 def test_names_neither_overlap_nor_leave_the_panel() -> None:
     """Of a crowd some have no room, and are left out."""
     axes = named(CROWD)

@@ -66,7 +66,7 @@ class Cast:
     spare: Mapping[str, Tensor] = field(default_factory=dict)
     """Weights of the file that belong to what a defense adds to the model."""
     notes: tuple[str, ...] = ()
-    """What was decided where the stage does not say."""
+    """What a reader of the findings should know of how clients ran the model."""
 
     def prepared(self, defense: Defense) -> nn.Module:
         """The global model under a defense, with the weights it was trained with, if any."""

@@ -114,7 +114,11 @@ def number(metric: str, value: float) -> str:
 
 
 def interval(metric: str, summary: Summary) -> str:
-    """The mean's 95% interval; nothing where all images agree."""
+    """The mean's 95% interval; nothing where all images agree.
+
+    >>> [interval("ssim", Summary(0, low, high, 0, ())) for low, high in ((0.1, 0.2), (-0.2, -0.1))]
+    ['0.100–0.200', '-0.200 – -0.100']
+    """
     low, high = number(metric, summary.low), number(metric, summary.high)
     dash = " – " if high.startswith("-") else "–"
     return "" if low == high else f"{low}{dash}{high}"

@@ -169,6 +169,14 @@ def test_the_last_layers_inputs_weigh_by_what_they_can_tell(
     assert worth_of_features(problem) == pytest.approx(weight)
 
 
+def test_a_last_layer_without_a_weight_of_its_own_tells_nothing(clients: Clients) -> None:
+    head = nn.utils.parametrizations.weight_norm(nn.Linear(64, 10))
+    layers = nn.Conv2d(1, 4, 3, padding=1), nn.AvgPool2d(2), nn.Flatten()
+    [client] = clients(nn.Sequential(*layers, head), [[0]])
+    problem = Problem.of(noisy(client, DEFENSES.parse("tip(ratio=1.0)"), told=True))
+    assert worth_of_features(problem) == 0
+
+
 def test_the_uploaded_model_shows_less(clients: Clients) -> None:
     """Away from the model at which the gradient was taken."""
     model = build("lenet", classes=10, channels=1, image_size=(8, 8), seed=0)

@@ -67,6 +67,7 @@ def results(tmp_path: Path) -> Path:
         rows = {"ig": row(naive, "naive")}
         if adaptive is not None:
             rows["ig (adaptive)"] = row(adaptive, "adaptive")
+            rows["gifd"] = row(30.0, "naive")
         found = {"piece": f"invert-cifar10-{short}", "images": 32, "rows": rows}
         (tmp_path / f"invert-cifar10-{short}.json").write_text(json.dumps(found))
     trained = {"piece": "utility-cifar10-tip", "accuracy": 0.6}
@@ -83,10 +84,12 @@ def test_the_tables_show_who_knows_beside_who_does_not(results: Path) -> None:
     assert adaptive.split()[3:] == ["-", "-", "-", "25.5"]
 
 
-def test_a_setting_is_worth_what_its_worst_attacker_leaves(results: Path, tmp_path: Path) -> None:
+def test_a_setting_is_worth_what_the_better_of_igs_attackers_leaves(
+    results: Path, tmp_path: Path
+) -> None:
+    """GIFD, which did not meet every setting, does not count."""
     (point,) = points(results)
     assert (point.short, point.psnr, point.accuracy) == ("tip", 25.5, 0.6)
-    assert "adaptive" in point.attacker
     (picture,) = draw(results, tmp_path / "out")
     assert picture.read_bytes().startswith(b"\x89PNG")
 
