@@ -36,10 +36,15 @@ class RunFolderError(KeyholeError):
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an exception's message, or its type where it has none.
+    """The first line of an exception's message, cut where it is long; its type where it has none.
 
     >>> one_line(ValueError("bad\\nvery bad"))
     'bad'
     """
     text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+    line = text.splitlines()[0] if text else type(error).__name__
+    return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
+
+
+LONGEST = 400
+"""Letters of another program's message that ours repeats."""
