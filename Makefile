@@ -4,11 +4,13 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 RUN    ?= runs/tour
 JOBS   ?= 2
+KILLS  ?= 200
+FUZZ   ?= 10000
 
 # Threads that spin while they wait bring small matrix work to a halt on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: audit test lint types unit test-slow test-flower test-gpu clean
+.PHONY: audit test lint types unit test-slow test-flower test-gpu torture clean
 
 audit: $(VENV)/.ready
 	$(BIN)/keyhole audit --out $(RUN)
@@ -23,7 +25,7 @@ types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.ready-dev
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not flower" --cov --cov-report=term
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not flower and not torture" --cov --cov-report=term
 
 test-slow: $(VENV)/.ready-dev
 	$(BIN)/pytest -m slow tests
@@ -33,6 +35,10 @@ test-flower: $(VENV)/.ready-dev
 
 test-gpu: $(VENV)/.ready-dev
 	$(BIN)/pytest -m gpu tests
+
+# Runs killed at every moment and hostile inputs; a count and a seed bound them.
+torture: $(VENV)/.ready-dev
+	KILLS=$(KILLS) FUZZ=$(FUZZ) $(BIN)/pytest -m torture -s tests/torture
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' \

@@ -1,9 +1,13 @@
+import errno
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,6 +26,18 @@ def test_json_is_one_object_and_nothing_else(keyhole):
     assert [v["status"] for v in found["verdicts"]] == ["broken", "not broken"]
     assert found["verdicts"][0]["by"] == "linear (naive)"
     assert found["findings"][0]["defense"] == {"name": "none", "parameters": {}}
+
+
+def test_an_attack_that_does_not_fit_is_listed_and_the_others_run(keyhole):
+    command = ("audit", "--model", "lenet", "--data", "digits", "--victims", "1")
+    code, out, _ = keyhole(*command, "--attack", "linear,labels")
+    assert code == 0
+    text = " ".join(out.split())
+    assert "not tried: linear on lenet: it needs a first layer fully connected" in text
+    assert "labels inferred: 100%" in text
+    code, _, err = keyhole(*command, "--attack", "linear,patch-lstsq")
+    assert (code, len(err.splitlines())) == (2, 1)
+    assert "none of the attacks applies to 'lenet': linear: " in err
 
 
 def test_the_run_folder_holds_the_page_and_can_be_shown_again(keyhole, tmp_path):
@@ -143,6 +159,14 @@ def bad_files(tmp_path):
         (["--defense", "gaussian(sigma=x"], "name(parameter=value"),
         (["--defense", "pruning(ratio='much')"], "ratio"),
         (["--attack", "liner"], "did you mean linear"),
+        (["--model", ","], "--model: ',' names nothing"),
+        (["--model", ""], "--model: '' names nothing"),
+        (["--data", ","], "--data: ',' names nothing"),
+        (["--data", " "], "--data: ' ' names nothing"),
+        (["--defense", ","], "--defense: ',' names nothing"),
+        (["--defense", ""], "--defense: '' names nothing"),
+        (["--attack", " , "], "--attack: ' , ' names nothing"),
+        (["--attack", ""], "--attack: '' names nothing"),
         (["--data", "digts"], "did you mean digits"),
         (["--data", "mnist"], "--data-dir or KEYHOLE_DATA"),
         (["--data", "mnist", "--data-dir", "nowhere"], "does not exist"),
@@ -239,3 +263,56 @@ def test_an_audit_killed_for_good_is_continued(tmp_path):
     (finding,) = json.loads(done.stdout)["findings"]
     assert len(finding["metrics"]["psnr"]["per_image"]) == 96
     assert finding["metrics"]["read"]["mean"] == 1.0
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
+        MemoryError("Unable to allocate 8.00 EiB"),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        SystemError("error return without exception set"),
+        ImportError("_image.so: failed to map segment from shared object"),
+    ],
+    ids=repr,
+)
+def test_a_want_of_memory_is_told_in_words(
+    keyhole: Callable[..., tuple[int, str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+) -> None:
+    def starved(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(importlib.import_module("keyhole.audit.run"), "observe", starved)
+    code, out, err = keyhole("audit", "--data", "digits", "--attack", "linear", "--json")
+    assert code == 2
+    assert err.startswith("keyhole: memory ran out: ")
+    assert "memory ran out" in json.loads(out)["error"]
+
+
+def test_a_disk_that_cannot_be_used_is_told_in_words(
+    keyhole: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(*_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), "run/states/x")
+
+    store = importlib.import_module("keyhole.audit.store")
+    monkeypatch.setattr(store.Store, "drop_begun", read_only)
+    code, _, err = keyhole("audit", "--data", "digits", "--attack", "linear", "--victims", "1")
+    assert code == 2
+    assert err.endswith(
+        "keyhole: cannot use run/states/x (Read-only file system): choose another place, or make "
+        "room there\n"
+    )
+
+
+def test_a_study_whose_results_cannot_be_written_does_not_begin(
+    keyhole: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "results").touch()
+    code, _, err = keyhole("study", "tip-theorem", "--results", "results", "e1-none")
+    assert code == 2
+    assert "cannot write to results" in err
+    code, _, err = keyhole("study", "tip-theorem", "--show", "--figures", "results")
+    assert (code, "cannot write to results" in err or "no figures" in err) == (2, True)

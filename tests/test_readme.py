@@ -1,19 +1,80 @@
 import re
+import sys
+import textwrap
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+
+import keyhole
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
-def test_the_python_examples_run_and_read_the_images(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README, re.S)
-    assert len(blocks) == 2
-    exec("\n".join(blocks), {})
-    printed = capsys.readouterr().out
-    assert "none broken by linear (naive): 4 of 4 images read" in printed
-    assert float(re.search(r"tensor\(\[([\d.]+)\]", printed).group(1)) > 40
+def blocks(text: str) -> list[str]:
+    """The Python examples of a page, in lists too."""
+    found = re.findall(r"^( *)```python\n(.*?)^ *```", text, re.S | re.M)
+    return [textwrap.dedent(code) for _, code in found]
+
+
+def ran(code: str) -> dict[str, Any]:
+    """The names that an example defines, run by itself as a module would be."""
+    module = types.ModuleType("example")
+    sys.modules["example"] = module
+    try:
+        exec(code, vars(module))
+    finally:
+        del sys.modules["example"]
+    return vars(module)
+
+
+def test_each_python_example_of_the_readme_runs_by_itself(capsys):
+    audit, parts = blocks(README)
+    ran(audit)
+    assert "none broken by linear (naive): 4 of 4 images read" in capsys.readouterr().out
+    ran(parts)
+    assert float(re.search(r"tensor\(\[([\d.]+)\]", capsys.readouterr().out).group(1)) > 40
+
+
+@pytest.fixture(scope="module")
+def examples() -> list[dict[str, Any]]:
+    """The attack, the defense and the metric of CONTRIBUTING, each run by itself."""
+    return [ran(code) for code in blocks(CONTRIBUTING)]
+
+
+def test_the_attack_of_contributing_reads_an_image(examples, observe):
+    attack = examples[0]["MyAttack"]()
+    data = keyhole.data.load("digits")
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+    victim = observe(model, data, [3])
+    assert victim.decibels(attack(victim.observation)) > 60
+    lenet = keyhole.models.build("lenet", classes=10, channels=1, image_size=8)
+    with pytest.raises(keyhole.KeyholeError, match="not linear with a bias"):
+        attack(observe(lenet, data, [3]).observation)
+
+
+def test_the_defense_of_contributing_defends(examples, observe):
+    defense = examples[1]["MyDefense"]
+    update = keyhole.Update({"w": torch.ones(4)})
+    assert defense(share=0.25).on_update(update).change["w"].tolist() == [0.75] * 4
+    assert defense(share=0).on_update(update).change["w"].equal(update.change["w"])
+    model = keyhole.models.build("mlp", classes=10, channels=1, image_size=8)
+    data = keyhole.data.load("digits")
+    plain, shrunk = (observe(model, data, [0], d).observation.update for d in (None, defense()))
+    assert shrunk.norm() == pytest.approx(plain.norm() / 2)
+
+
+def test_the_metric_of_contributing_measures(examples):
+    measure, about = examples[2]["largest_error"], examples[2]["METRIC"]
+    truth = torch.zeros(2, 1, 2, 2)
+    found = truth.clone()
+    found[1, 0, 0, 1] = 0.5
+    assert measure(found, truth, data_range=1.0).tolist() == [0, 0.5]
+    assert about.arrow == "↓"
 
 
 def test_the_plan_in_the_readme_is_a_plan(tmp_path):

@@ -84,6 +84,49 @@ def test_what_is_not_a_call_with_literals_is_refused(text: str) -> None:
         parse_call(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lock(pins={[]:1})",
+        "lock(pins={{}})",
+        f"lock(pins={'-' * 3000}1)",
+        f"lock(pins={'-' * 100_000}1)",
+        f"lock(pins={'(' * 150}1)",
+        f"lock(pins={'[' * 300}1{']' * 300})",
+        f"lock(pins={'9' * 3900})",
+        "lock(pins=1e309)",
+        "lock(pins=-1e309)",
+        "lock(pins=[1, (2, 1e309)])",
+        "lock(pins={'a': 1e309})",
+        "lock(pins=1e309j)",
+        f"lock(pins={'9' * 41})",
+        "lock(pins=1, pins=2)",
+        "lock(**{'pins': 1})",
+        "lock(pins=1)(maker='a')",
+        "lock(pins='\0')",
+        "lock(pins=1\0)",
+        "lock(pins=3)\n\n+",
+    ],
+    ids=lambda text: ascii(text[:24]),
+)
+def test_what_would_break_the_parser_is_told_in_one_short_line(
+    doors: Registry[Any], text: str
+) -> None:
+    with pytest.raises(BadValue) as raised:
+        doors.parse(text)
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 300
+
+
+def test_a_long_name_is_cut_where_it_is_repeated(doors: Registry[Any]) -> None:
+    with pytest.raises(UnknownName) as raised:
+        doors.parse("x" * 1_000_000)
+    assert len(str(raised.value)) < 300
+    with pytest.raises(BadValue) as bad:
+        doors.parse(f"lock(pins={'[7,' + '8,' * 1000 + ']'})")
+    assert len(str(bad.value)) < 300
+
+
 def test_no_code_is_run_while_parsing() -> None:
     with pytest.raises(BadValue):
         parse_call("lock(pins=__import__('os').getpid())")
@@ -105,9 +148,18 @@ def test_what_is_spelt_parses_back(values: dict[str, Any]) -> None:
     assert parse_call(spell("lock", values)) == ("lock", values)
 
 
-@given(st.lists(st.sampled_from(["none", "lock(pins=3, maker='a')", "a(b=[1, 2])"]), max_size=5))
+NAMES = st.sampled_from(["none", "lock(pins=3, maker='a')", "a(b=[1, 2])"])
+
+
+@given(st.lists(NAMES, min_size=1, max_size=5))
 def test_lists_split_at_outer_commas_only(names: list[str]) -> None:
     assert split_names(",".join(names)) == names
+
+
+@pytest.mark.parametrize("text", ["", " ", ",", " ,, "])
+def test_a_list_without_names_is_refused(text: str) -> None:
+    with pytest.raises(BadValue, match="names nothing"):
+        split_names(text)
 
 
 def test_empty_parts_of_a_list_are_left_out() -> None:
@@ -139,6 +191,7 @@ def test_registries_keep_the_order_of_their_members(doors: Registry[Any]) -> Non
 def test_an_error_without_text_is_told_by_its_type() -> None:
     assert one_line(KeyError()) == "KeyError"
     assert one_line(ValueError("  first\nsecond")) == "first"
+    assert len(one_line(ValueError("x" * 10_000))) < 500
 
 
 @pytest.mark.parametrize(

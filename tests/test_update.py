@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -9,9 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from keyhole.errors import BadUpdate
+from keyhole.threat import Knowledge, Server
 from keyhole.update import Update, read_safetensors
 
 values = st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1)
@@ -206,3 +208,74 @@ def test_a_history_that_makes_no_sense_is_refused(key: str, value: str, tmp_path
     save_file({"w": torch.ones(1)}, path, {key: value})
     with pytest.raises(BadUpdate):
         Update.load(path)
+
+
+def test_tensors_that_are_read_lie_as_torchs_own_do(tmp_path: Path) -> None:
+    """Elsewhere in memory, matrix kernels round otherwise."""
+    for length in range(1, 9):
+        tensors = {"n" * length: torch.randn(5), "odd": torch.randn(3), "wide": torch.randn(7, 3)}
+        save_file(tensors, tmp_path / "file")
+        found = read_safetensors(tmp_path / "file")[0]
+        assert all(tensor.data_ptr() % 64 == 0 for tensor in found.values())
+
+
+def gradient_of(model: nn.Module, *, unused: bool = False) -> tuple[Tensor, ...]:
+    loss = model(torch.ones(1, 2)).square().sum()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    return torch.autograd.grad(loss, trained, allow_unused=unused)
+
+
+def test_a_bare_gradient_gets_the_names_of_its_model() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1, bias=False))
+    bare = gradient_of(model)
+    update = Update.from_gradient(bare, model=model, batch_size=4)
+    names = [name for name, _ in model.named_parameters()]
+    assert list(update.change) == names
+    assert all(torch.equal(update.change[n], -g) for n, g in zip(names, bare, strict=True))
+    assert (update.batch_size, update.examples) == (4, 4)
+    named = Update.from_gradient(dict(zip(names, bare, strict=True)), model=model)
+    assert all(torch.equal(named.change[n], update.change[n]) for n in names)
+
+
+def test_a_bare_gradient_may_leave_frozen_parameters_out() -> None:
+    model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1))
+    model[0].requires_grad_(False)
+    assert list(Update.from_gradient(gradient_of(model), model=model).change) == [
+        "1.weight",
+        "1.bias",
+    ]
+
+
+def test_a_parameter_without_a_gradient_reports_nothing() -> None:
+    model = nn.ModuleDict({"used": nn.Linear(2, 1, bias=False), "other": nn.Linear(2, 1)})
+    loss = model["used"](torch.ones(1, 2)).sum()
+    bare = torch.autograd.grad(loss, list(model.parameters()), allow_unused=True)
+    assert list(Update.from_gradient(bare, model=model).change) == ["used.weight"]
+    named = {name: parameter.grad for name, parameter in model.named_parameters()}
+    assert not Update.from_gradient(named).change
+
+
+def test_a_bare_gradient_is_refused_in_words_where_it_cannot_be_named() -> None:
+    model = nn.Linear(2, 1)
+    bare = list(gradient_of(model))
+    advice = r"Update\.from_gradient\(gradients, model=model\)"
+    for attempt in (
+        lambda: Update.from_gradient(bare),
+        lambda: Update(bare),  # type: ignore[arg-type]
+        lambda: Server(model).receive(bare, KNOWLEDGE),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(BadUpdate, match=advice):
+            attempt()
+    with pytest.raises(BadUpdate, match="1 gradients for a model of 2 parameters"):
+        Update.from_gradient(bare[:1], model=model)
+    with pytest.raises(BadUpdate, match="another model"):
+        Update.from_gradient(bare[::-1], model=model)
+
+
+KNOWLEDGE = Knowledge(shape=(1, 1, 2), classes=1, mean=(0.0,), std=(1.0,))
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "update.safetensors")
+    with pytest.raises(BadUpdate, match="not a regular file"):
+        Update.load(tmp_path / "update.safetensors")

@@ -95,7 +95,7 @@ class Eyes(FedAvg):
             initial_parameters=ndarrays_to_parameters([t.numpy() for t in self.start.values()]),
             on_fit_config_fn=lambda number: {**self.told, "server-round": number},
         )
-        self.recorder = Recorder(empty_folder(settings), about=about(plan))
+        self.recorder = Recorder(empty_folder(settings), about=about(plan, federation.data))
         everyone = [image for share in federation.shares for image in share]
         self.recorder.truth(plan.data, {"aggregate": everyone}, image_size=plan.image_size)
 

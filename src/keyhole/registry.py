@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import cmath
 import dataclasses
 import difflib
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
 from keyhole.errors import BadValue, UnknownName
+from keyhole.untrusted import DIGITS
 
 T = TypeVar("T")
 
@@ -22,14 +25,14 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
     "unknown defense 'gausian': did you mean gaussian? Known: gaussian, pruning"
     """
     names = sorted(known)
-    near = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(name[:SHOWN], names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     listed = ", ".join(names) if len(names) <= 24 else f"{', '.join(names[:12])}, ..."
-    return UnknownName(f"unknown {kind} {name!r}: {hint}Known: {listed}")
+    return UnknownName(f"unknown {kind} {shortened(name)}: {hint}Known: {listed}")
 
 
-def split_names(text: str) -> list[str]:
-    """Splits at the commas that stand outside brackets.
+def split_names(text: str, *, option: str = "") -> list[str]:
+    """Splits at the commas that stand outside brackets; a text without any name is refused.
 
     >>> split_names("none, gaussian(sigma=0.1, clip=1),dropout")
     ['none', 'gaussian(sigma=0.1, clip=1)', 'dropout']
@@ -41,11 +44,15 @@ def split_names(text: str) -> list[str]:
             parts.append(text[start:i])
             start = i + 1
     parts.append(text[start:])
-    return [part.strip() for part in parts if part.strip()]
+    names = [part.strip() for part in parts if part.strip()]
+    if not names:
+        where = f"{option}: " if option else ""
+        raise BadValue(f"{where}{text!r} names nothing: write names, separated by commas")
+    return names
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """Reads ``name`` or ``name(key=value, ...)``; values are Python literals.
+    """Reads ``name`` or ``name(key=value, ...)``; values are Python literals, numbers finite.
 
     >>> parse_call("gaussian(sigma=1e-3)")
     ('gaussian', {'sigma': 0.001})
@@ -53,13 +60,68 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     name, bracket, rest = text.strip().partition("(")
     if not bracket:
         return name, {}
+    if len(text) > LONGEST:
+        raise BadValue(f"{shortened(text)} is too long: {len(text):,} of {LONGEST:,} letters")
     try:
-        call = ast.parse(f"f({rest}", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError("not a call with named arguments")
-        return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError):
-        raise BadValue(f"cannot read {text!r}: write it as name(parameter=value, ...)") from None
+        values = _literals(f"f({rest}")
+    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
+        why = str(error) if isinstance(error, OutOfBounds) else _HOW
+        raise BadValue(f"cannot read {shortened(text)}: {why}") from None
+    return name.strip(), values
+
+
+LONGEST = 4000
+"""Letters of one name with its parameters."""
+SHOWN = 120
+"""Letters of it that an error repeats."""
+_HOW = "write it as name(parameter=value, ...)"
+
+
+class OutOfBounds(ValueError):
+    """A number that nothing can compute with; the message is for the user."""
+
+
+def shortened(value: object) -> str:
+    """What was written, as Python spells it, cut where it is long.
+
+    >>> shortened("a" * 500)[-20:]
+    "aaaaaaaaaaaaaaaa'..."
+    """
+    if isinstance(value, str):
+        return repr(value[:SHOWN]) + "..." * (len(value) > SHOWN)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of too many digits, lists in lists
+        return f"a {type(value).__name__} that is too long to show"
+    return text[:SHOWN] + "..." * (len(text) > SHOWN)
+
+
+def _literals(call: str) -> dict[str, Any]:
+    """The named arguments of a call; raises what Python raises where there is none."""
+    with warnings.catch_warnings(action="ignore"):  # on odd escapes, which are data here
+        parsed = ast.parse(call, mode="eval").body
+    if not isinstance(parsed, ast.Call) or parsed.args or not isinstance(parsed.func, ast.Name):
+        raise ValueError
+    names = [keyword.arg for keyword in parsed.keywords]
+    if None in names or len(set(names)) < len(names):
+        raise ValueError
+    values = {str(k.arg): ast.literal_eval(k.value) for k in parsed.keywords}
+    for name, value in values.items():
+        check_finite(name, value)
+    return values
+
+
+def check_finite(name: str, value: object) -> None:
+    """Raises :class:`OutOfBounds` for infinite numbers and for integers of 40 digits and more."""
+    if isinstance(value, dict):
+        value = [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple | set):
+        for part in value:
+            check_finite(name, part)
+    elif isinstance(value, float | complex) and not cmath.isfinite(value):
+        raise OutOfBounds(f"{name} is infinite")
+    elif isinstance(value, int) and abs(value) >= 10**DIGITS:
+        raise OutOfBounds(f"{name} has more than {DIGITS} digits")
 
 
 def parameters(thing: object) -> dict[str, Any]:
@@ -120,5 +182,5 @@ class Registry(Generic[T]):
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"]) or name
-            got = f"got {first['input']!r}"
+            got = f"got {shortened(first['input'])}"
             raise BadValue(f"{self.kind} {name}: {where}: {first['msg'].lower()}, {got}") from None

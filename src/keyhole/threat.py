@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from keyhole.defenses.base import DefenseSpec
 from keyhole.models.modes import ClientMode
-from keyhole.update import Update
+from keyhole.update import Update, check_is_a
 
 
 class Attacker(StrEnum):
@@ -124,6 +124,7 @@ class Server:
         return Observation(self.sent, self.detached(update), knowledge, before, client)
 
     def detached(self, update: Update) -> Update:
+        check_is_a(Update, update)
         update.check().check_against(self.sent.state_dict())
         change = {name: tensor.detach().clone() for name, tensor in update.change.items()}
         return replace(update, change=change)

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from keyhole.audit import bench
 from keyhole.audit.bench import AuditBench
 from keyhole.audit.progress import Silent
 from keyhole.audit.store import Store
+from keyhole.errors import RunFolderError
+from keyhole.update import read_safetensors
 
 
 class Watcher(Silent):
@@ -25,7 +29,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_what_was_saved_last_is_what_is_loaded(store: Store) -> None:
-    kept = AuditBench("scene-0-0", store, Silent())
+    kept = AuditBench(store.state("scene-0-0"), Silent())
     assert kept.load() is None
     kept.save({"x": torch.zeros(2), "old": torch.ones(1)}, {"begun": 1})
     state = {
@@ -37,7 +41,7 @@ def test_what_was_saved_last_is_what_is_loaded(store: Store) -> None:
     }
     facts = {"begun": 2, "history": {"0": [[[50, 0.1]], 0, False, [0, 50]]}, "notes": ["slow"]}
     kept.save(state, facts)
-    found = AuditBench("scene-0-0", store, Silent()).load()
+    found = AuditBench(store.state("scene-0-0"), Silent()).load()
     assert found is not None
     assert set(found[0]) == set(state)
     for name, tensor in state.items():
@@ -47,7 +51,7 @@ def test_what_was_saved_last_is_what_is_loaded(store: Store) -> None:
 
 
 def test_a_loss_that_is_not_a_number_survives_being_kept(store: Store) -> None:
-    kept = AuditBench("scene-0-0", store, Silent())
+    kept = AuditBench(store.state("scene-0-0"), Silent())
     kept.save({}, {"outcomes": {"0": [float("inf"), 3]}})
     found = kept.load()
     assert found is not None
@@ -55,13 +59,13 @@ def test_a_loss_that_is_not_a_number_survives_being_kept(store: Store) -> None:
 
 
 def test_each_attack_has_a_drawer_of_its_own(store: Store) -> None:
-    one, other = (AuditBench(f"scene-0-{row}", store, Silent()) for row in range(2))
+    one, other = (AuditBench(store.state(f"scene-0-{row}"), Silent()) for row in range(2))
     one.save({"x": torch.zeros(1)}, {})
     assert other.load() is None
 
 
 def test_what_is_saved_is_a_copy(store: Store) -> None:
-    kept, x = AuditBench("scene-0-0", store, Silent()), torch.zeros(2)
+    kept, x = AuditBench(store.state("scene-0-0"), Silent()), torch.zeros(2)
     kept.save({"x": x}, {})
     x += 1
     found = kept.load()
@@ -71,7 +75,7 @@ def test_what_is_saved_is_a_copy(store: Store) -> None:
 
 def test_a_scene_that_is_done_leaves_nothing_and_others_stay(store: Store) -> None:
     for name in ("ab12-0-0", "ab12-2-1", "ab123-0-0"):
-        store.keep_state(name, {"x": torch.zeros(1)}, {})
+        store.state(name).write({"x": torch.zeros(1)}, {})
     store.add_chunk("ab12-0", {"rows": []}, {"x": torch.zeros(1)})
     store.drop_begun("ab12")
     assert [p.name for p in (store.root / "states").iterdir()] == ["ab123-0-0.safetensors"]
@@ -79,7 +83,7 @@ def test_a_scene_that_is_done_leaves_nothing_and_others_stay(store: Store) -> No
 
 
 def test_without_a_run_folder_nothing_is_kept_and_nothing_fails() -> None:
-    bare = AuditBench("scene-0-0", None, Silent())
+    bare = AuditBench(None, Silent())
     bare.save({"x": torch.zeros(1)}, {})
     assert bare.load() is None
 
@@ -89,7 +93,7 @@ def test_it_is_time_to_save_when_the_last_time_is_long_ago(
 ) -> None:
     clock = [100.0]
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
-    kept = AuditBench("scene-0-0", store, Silent())
+    kept = AuditBench(store.state("scene-0-0"), Silent())
     assert not kept.due()
     clock[0] += bench.SECONDS_BETWEEN_SAVES
     assert kept.due()
@@ -99,8 +103,55 @@ def test_it_is_time_to_save_when_the_last_time_is_long_ago(
 
 def test_progress_is_passed_on_and_the_number_of_victims_handed_over() -> None:
     watcher = Watcher()
-    desk = AuditBench("scene-0-0", None, watcher, 3)
+    desk = AuditBench(None, watcher, 3)
     desk.watch(50, 200, "loss 0.1")
     assert watcher.seen == [(50, 200, "loss 0.1")]
     assert desk.victims_at_once == 3
-    assert AuditBench("scene-0-0", None, watcher).victims_at_once is None
+    assert AuditBench(None, watcher).victims_at_once is None
+
+
+def test_nothing_that_an_attack_is_handed_is_a_path(store: Store) -> None:
+    """Pictures of earlier findings, with the truth, lie beside an attack's state."""
+    looked_at: list[object] = [AuditBench(store.state("scene-0-0"), Silent())]
+    for each in looked_at:
+        assert not isinstance(each, Path | Store)
+        assert str(store.root) not in str(each)
+        looked_at += vars(each).values() if hasattr(each, "__dict__") else ()
+    assert len(looked_at) > 4
+
+
+@pytest.mark.parametrize("what", ["facts", "tensors", "no digest"])
+def test_a_state_that_was_changed_is_refused_in_words(store: Store, what: str) -> None:
+    kept, facts = AuditBench(store.state("scene-0-0"), Silent()), {"begun": 1}
+    kept.save({"x": torch.zeros(2), "b": torch.ones(3)}, facts)
+    path = store.root / "states" / "scene-0-0.safetensors"
+    tensors, header = read_safetensors(path)
+    if what == "facts":
+        header["facts"] = '{"begun": 2}'
+    elif what == "tensors":
+        tensors["x"][0] = 1
+    else:
+        del header["digest"]
+    save_file(tensors, path, header)
+    with pytest.raises(RunFolderError, match="remove it, and its attack begins anew"):
+        kept.load()
+
+
+@pytest.mark.parametrize("what", ["value", "pictures", "no digest"])
+def test_a_chunk_that_was_changed_is_refused_in_words(store: Store, what: str) -> None:
+    value = {"rows": [{"seconds": 0.1}], "client_seconds": 2.5e-7}
+    store.add_chunk("ab12-0", value, {"x": torch.zeros(2), "b": torch.ones(3)})
+    found = store.chunk("ab12-0")
+    assert found is not None
+    assert found[0] == value
+    path = store.root / "chunks" / "ab12-0.json"
+    held = json.loads(path.read_text())
+    if what == "value":
+        held["rows"] = 7
+    elif what == "pictures":
+        save_file({"x": torch.ones(2), "b": torch.ones(3)}, path.with_suffix(".safetensors"))
+    else:
+        del held["digest"]
+    path.write_text(json.dumps(held))
+    with pytest.raises(RunFolderError, match="remove it, and its victims are attacked anew"):
+        store.chunk("ab12-0")

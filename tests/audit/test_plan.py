@@ -1,9 +1,14 @@
+import importlib
+import os
 from pathlib import Path
 
 import pytest
 
+from keyhole.audit import audit
+from keyhole.audit.membership_plan import MembershipPlan
 from keyhole.audit.plan import Plan, Stage, read_plan, tour
 from keyhole.errors import BadValue, UnknownName
+from keyhole.federation.plan import TrainingPlan
 from keyhole.settings import checked
 
 
@@ -34,12 +39,48 @@ def test_a_plan_file_gives_its_stages(tmp_path):
         ("[[stage]]\nvictims = 0\n", BadValue, "victims"),
         ("seed = 1\n", BadValue, "stage"),
         ("[[stage\n", BadValue, "cannot be read as TOML"),
+        (f"x = {'[' * 3000}{']' * 3000}", BadValue, "lie too deep"),
+        (f"{'.'.join('a' * 3000)} = 1", BadValue, "more than 64 deep"),
+        (f"seed = {'9' * 5000}", BadValue, "cannot be read as TOML"),
+        (f"seed = {'9' * 400}\n[[stage]]", BadValue, "seed in .*less than"),
+        ("seed = -1\n[[stage]]", BadValue, "seed in .*greater than or equal to 0, got -1"),
+        ("[[stage]]\nlr = inf\n", BadValue, "lr in .*finite"),
+        ("[[stage]]\nlr = nan\n", BadValue, "lr in .*"),
+        (f"[[stage]]\nvictims = {'9' * 30}\n", BadValue, "victims"),
+        (f"[[stage]]\nmodel = [{'1,' * 5000}]\n", BadValue, "model"),
+        ("[[stage]]\nmodel = 1979-05-27\n", BadValue, "model"),
+        ("x = 2023-13-45\n", BadValue, "cannot be read as TOML"),
     ],
 )
 def test_a_bad_plan_file_is_explained_in_one_line(tmp_path, text, error, words):
     with pytest.raises(error, match=words) as raised:
         read_plan(write(tmp_path, text))
     assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 600
+
+
+def test_a_plan_is_a_regular_file(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BadValue, match="not a regular file"):
+        read_plan(tmp_path / "pipe")
+    with pytest.raises(BadValue, match="Is a directory"):
+        read_plan(tmp_path)
+    with pytest.raises(BadValue, match="does not exist"):
+        read_plan(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**63])
+def test_a_seed_that_no_generator_takes_is_refused_before_any_work(tmp_path, monkeypatch, seed):
+    room = importlib.import_module("keyhole.audit")
+    monkeypatch.setattr(room, "cast", lambda *_, **__: pytest.fail("work has begun"))
+    with pytest.raises(BadValue, match="seed: input should be"):
+        tour().with_all(seed=seed)
+    with pytest.raises(BadValue, match="seed: input should be"):
+        audit(model="mlp", data="digits", seed=seed, out=tmp_path / "out")
+    for plan in (TrainingPlan, MembershipPlan):
+        with pytest.raises(BadValue, match="seed: input should be"):
+            checked(plan, {"seed": seed})
+    assert not (tmp_path / "out").exists()
 
 
 def test_overrides_reach_every_stage_and_leave_the_rest():

@@ -116,3 +116,24 @@ def test_the_defense_is_the_users_then_the_messages_then_none() -> None:
     assert defense_of(told, stage(defenses=("gaussian(sigma=0.2)",))) == Gaussian(sigma=0.2)
     assert defense_of({}, stage()) == NoDefense()
     assert defense_of({"defense": "homemade"}, stage()) == NoDefense()
+
+
+def test_what_clients_did_is_told_apart_from_what_attacks_take_it_for() -> None:
+    told = {
+        "lr": 0.01,
+        "momentum": 0.9,
+        "batch-size": 32,
+        "num-examples": 600,
+        "local-epochs": 1,
+    }
+    found = recipe_of(told, stage())
+    assert (found.steps, found.lr) == (1, pytest.approx(0.19))
+    assert found.clients_did == "19 steps of sgd, lr 0.01, momentum 0.9 (1 epoch in batches of 32)"
+    given = recipe_of(told, stage(lr=0.5, steps=2, batch_size=300))
+    assert given.clients_did == "2 steps of sgd, lr 0.5, momentum 0.9 (batches of 300)"
+
+
+def test_an_optimiser_that_is_no_name_is_not_repeated() -> None:
+    for odd in ("x" * 999, "[/b]", "a\nb", 3):
+        did = recipe_of({**TOLD, "optimiser": odd}, stage()).clients_did
+        assert did == "1 step of unknown, lr 0.1 (1 epoch in batches of 4)"

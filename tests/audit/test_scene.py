@@ -1,3 +1,5 @@
+import dataclasses
+
 import pytest
 import torch
 from torch import nn
@@ -82,6 +84,22 @@ def test_an_attack_need_not_apply_to_every_model_of_a_plan():
     ]
 
 
+def test_of_several_attacks_those_that_fit_are_run_and_the_others_listed():
+    stage = Stage(model="lenet", data="digits", attacks=("linear", "ig", "april"))
+    found = scenes([cast(stage, seed=0)])
+    assert [row.attack.name for scene in found for row in scene.rows] == ["ig"]
+    assert [(s.attack, s.data) for scene in found for s in scene.skipped] == [
+        ("linear", "digits"),
+        ("april", "digits"),
+    ]
+
+
+def test_where_none_of_several_attacks_fits_each_reason_is_said():
+    stage = Stage(model="lenet", data="digits", attacks=("linear", "patch-lstsq"))
+    with pytest.raises(DoesNotFit, match=r"none of the attacks .*linear: .*; patch-lstsq: "):
+        scenes([cast(stage, seed=0)])
+
+
 def test_auto_stands_alone():
     with pytest.raises(BadValue, match="auto"):
         cast(Stage(attacks=("auto", "linear")), seed=0)
@@ -137,6 +155,26 @@ def test_auto_iterates_only_where_no_closed_form_reads_images():
     # By one who knows of no noise, and by one who does.
     assert found["gaussian"] == ["labels", "ig", "ig", "dlg"]
     assert found["tip"] == ["labels", "ig", "ig", "ig-uploaded"]
+
+
+def test_auto_adds_gifd_where_its_generator_draws_such_images():
+    colour = tried(Stage(model="lenet", data="photos", image_size=32))
+    assert colour["none"] == ["labels", "ig", "gifd"]
+    other_size = tried(Stage(model="lenet", data="photos", image_size=48))
+    assert other_size["none"] == ["labels", "ig"]
+
+
+def test_victims_that_a_prior_was_trained_on_are_told_of():
+    photos = keyhole.data.load("photos", image_size=32)
+    indices = list(range(9))
+    cifar = dataclasses.replace(photos, name="cifar10")
+    made = cast(Stage(model="lenet", data="cifar10", victims=9), seed=0, data=cifar)
+    (scene,) = scenes([made])
+    seen = sum(i % 2 for (i,) in made.victims)
+    assert sorted(i for (i,) in made.victims) == indices
+    assert f"gifd's generator was trained on {seen} of the 9 images attacked" in scene.notes
+    (other,) = scenes([cast(Stage(model="lenet", victims=9), seed=0, data=photos)])
+    assert not any("trained on" in note for note in other.notes)
 
 
 def test_what_auto_adds_has_the_settings_of_the_stage():

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -23,6 +24,31 @@ def test_json_is_one_object_and_nothing_else(keyhole: Keyhole) -> None:
     rows = [[(i["attack"], i["attacker"]) for i in t["inferences"]] for t in found["trials"]]
     naive = [("loss", "naive"), ("lira(shadows=4)", "naive")]
     assert rows == [naive, [*naive, ("lira(shadows=4)", "adaptive")]]
+
+
+def test_a_run_folder_holds_the_result_and_a_page_and_the_same_command_shows_them_again(
+    keyhole: Keyhole, tmp_path: Path
+) -> None:
+    command = (*SMALL, "--attack", "loss")
+    code, out, _ = keyhole(*command, "--out", "mine")
+    assert code == 0
+    assert out.endswith(f"Findings: mine\nReport:   {Path('mine') / 'report.html'}\n")
+    page = (tmp_path / "mine" / "report.html").read_text()
+    assert "Membership: mlp on digits" in page
+    found = json.loads((tmp_path / "mine" / "result.json").read_text())
+    again = json.loads(keyhole(*command, "--out", "mine", "--json")[1])
+    assert again == found
+    assert again["run"] == "mine"
+    (tmp_path / "mine" / "report.html").unlink()
+    assert json.loads(keyhole("report", "mine", "--json")[1]) == found
+    assert keyhole("report", "mine")[1] == out
+    assert (tmp_path / "mine" / "report.html").is_file()
+    code, _, err = keyhole(*command, "--seed", "1", "--out", "mine")
+    assert (code, "holds another membership run" in err) == (2, True)
+    assert keyhole(*command, "--seed", "1", "--out", "mine", "--fresh")[0] == 0
+    keyhole(*command)
+    (default,) = (tmp_path / "runs").iterdir()
+    assert default.name.startswith("membership-")
 
 
 def test_people_get_a_table_and_a_line_for_each_model(

@@ -80,7 +80,23 @@ def test_json_is_one_object_and_nothing_else(keyhole: Command, tmp_path: Path) -
         "other_files": 1,
         "key_made": True,
         "complete": True,
+        "marked": True,
+        "changes": "",
     }
+
+
+@pytest.mark.usefixtures("photos")
+def test_a_line_that_is_missing_from_the_record_is_counted(
+    keyhole: Command, tmp_path: Path
+) -> None:
+    keyhole("obfuscate", "photos", "out", "--epochs", "1", "--key-file", "key", "--jobs", "1")
+    record = tmp_path / "out" / MANIFEST
+    lines = record.read_text().splitlines()
+    record.write_text("\n".join([*lines[:2], *lines[3:]]) + "\n")
+    code, out, err = keyhole("obfuscate", "out", "back", "--restore", "--key-file", "key")
+    assert code == 1
+    assert out.startswith("3 of 4 images restored (")
+    assert "keyhole: the record was changed since it was written: 1 line missing\n" in err
 
 
 def test_what_cannot_be_used_is_named_and_the_rest_is_done(

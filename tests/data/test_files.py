@@ -35,6 +35,8 @@ def test_a_set_of_files_has_its_shape_and_classes(name: str, data_dir: Path) -> 
     assert images.shape == (3, *shape)
     assert 0 <= images.min() < images.max() <= 1
     assert load(name, data_dir=data_dir, image_size=20).images([1]).shape == (1, shape[0], 20, 20)
+    assert (data.pixels(()).shape, data.pixels(()).dtype) == ((0, *shape), torch.uint8)
+    assert len(data.labels[[]]) == 0
 
 
 @pytest.mark.parametrize(
@@ -121,6 +123,35 @@ def test_a_truncated_idx_file_is_told_in_one_line(tmp_path: Path, keep: int) -> 
     with pytest.raises(DataMissing, match=file.name) as raised:
         load("mnist", data_dir=tmp_path)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"),
+    [
+        ("mnist", "t10k-images-idx3-ubyte"),
+        ("cifar10", "cifar10_jpeg_test.npz"),
+        ("tiny-imagenet", "tiny_imagenet_val.npz"),
+    ],
+)
+def test_the_missing_file_of_the_test_part_is_named(
+    tmp_path: Path, no_data_dir: None, name: str, missing: str
+) -> None:
+    for folder in (tmp_path, None):
+        with pytest.raises(DataMissing, match=missing) as raised:
+            load(name, data_dir=folder, split="test")
+        assert "train" not in str(raised.value)
+
+
+@pytest.mark.parametrize(("split", "missing"), [("train", "data_batch_2"), ("test", "test_batch")])
+def test_the_missing_file_in_torchvisions_layout_is_named(
+    tmp_path: Path, split: str, missing: str
+) -> None:
+    folder = tmp_path / "cifar-10-batches-py"
+    folder.mkdir()
+    for file in ("data_batch_1", "batches.meta"):
+        (folder / file).write_bytes(b"")
+    with pytest.raises(DataMissing, match=f"cifar-10-batches-py/{missing} is missing"):
+        load("cifar10", data_dir=tmp_path, split=split)
 
 
 def test_images_without_as_many_labels_are_refused(tmp_path: Path) -> None:

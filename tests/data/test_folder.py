@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -113,3 +116,61 @@ def test_a_folder_without_images_is_told(tmp_path: Path) -> None:
 def test_a_path_that_leads_nowhere_is_told(tmp_path: Path) -> None:
     with pytest.raises(DataMissing, match="is not a folder of images"):
         load(str(tmp_path / "nowhere"))
+
+
+@pytest.fixture
+def ghostscript(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that is there as soon as somebody has started the program ``gs``."""
+    marker, program = tmp_path / "started", tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch {marker}\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setattr("PIL.EpsImagePlugin.gs_binary", None)
+    return marker
+
+
+def test_a_file_of_another_format_starts_no_program(tmp_path: Path, ghostscript: Path) -> None:
+    (tmp_path / "images").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "x.eps")
+    (tmp_path / "x.eps").rename(tmp_path / "images" / "x.png")
+    with pytest.raises(DataMissing, match=r"x\.png cannot be read as an image \(it is none of PNG"):
+        load(str(tmp_path / "images")).images([0])
+    assert not ghostscript.exists()
+
+
+def png_of_size(width: int, height: int) -> bytes:
+    """A PNG file of a few bytes that claims to have many pixels."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return (
+            struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        )
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    body = chunk(b"IHDR", head) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+    return b"\x89PNG\r\n\x1a\n" + body
+
+
+@pytest.mark.parametrize("side", [10_000, 50_000])
+def test_an_image_that_would_fill_the_memory_is_refused(tmp_path: Path, side: int) -> None:
+    (tmp_path / "bomb.png").write_bytes(png_of_size(side, side))
+    with pytest.raises(DataMissing, match=r"bomb\.png cannot be read .*pixels"):
+        load(str(tmp_path))
+
+
+def test_pipes_and_devices_are_not_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    with pytest.raises(DataMissing, match=r"pipe\.png .*not a regular file"):
+        load(str(tmp_path))
+    (tmp_path / "pipe.png").unlink()
+    (tmp_path / "device.png").symlink_to("/dev/zero")
+    with pytest.raises(DataMissing, match=r"device\.png .*not a regular file"):
+        load(str(tmp_path))
+
+
+def test_a_link_to_an_image_is_an_image(tmp_path: Path) -> None:
+    write(tmp_path / "elsewhere" / "a.png", RED)
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "b.png").symlink_to(tmp_path / "elsewhere" / "a.png")
+    assert load(str(tmp_path / "images")).images([0]).shape == (1, 3, 10, 12)

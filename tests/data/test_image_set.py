@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.data import SOURCES, denormalise, load, parse_size
+from keyhole.data import SOURCES, ImageSet, denormalise, load, parse_size
 from keyhole.data.image_set import from_array, resized
 from keyhole.errors import BadValue, DataMissing, UnknownName
 
@@ -32,8 +33,42 @@ def test_each_channel_is_normalised_by_its_own_mean_and_std() -> None:
         assert grey[channel].item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_no_indices_give_no_images() -> None:
-    assert digits.images([]).shape == (0, 1, 8, 8)
+def test_a_set_can_be_given_another_normalisation() -> None:
+    assert photos.normalised_by(0.5, (0.1, 0.2, 0.3)).std == (0.1, 0.2, 0.3)
+    assert photos.normalised_by([0.5], 0.25).mean == (0.5, 0.5, 0.5)
+    assert torch.equal(
+        load("digits", mean=0, std=1).normalise(digits.images([3])), digits.images([3])
+    )
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "words"),
+    [
+        ((0.5, 0.5), 0.5, "mean: 2 numbers for images of 3 channel"),
+        (0.5, (1, 1, 1, 1), "std: 4 numbers for images of 3 channel"),
+        (0.5, 0.0, "std above 0"),
+        (0.5, float("nan"), "std above 0"),
+        (float("inf"), 1, "must be finite"),
+    ],
+)
+def test_a_normalisation_that_does_not_fit_is_refused(mean: Any, std: Any, words: str) -> None:
+    with pytest.raises(BadValue, match=words):
+        photos.normalised_by(mean, std)
+
+
+@pytest.mark.parametrize("data", [digits, photos, load("faces")], ids=lambda d: d.name)
+def test_no_indices_give_no_images(data: ImageSet) -> None:
+    assert data.images([]).shape == (0, *data.shape)
+    assert (data.pixels(()).shape, data.pixels(()).dtype) == ((0, *data.shape), torch.uint8)
+    assert len(data.labels[[]]) == 0
+
+
+def test_a_reader_of_ones_own_need_not_know_what_no_images_are() -> None:
+    own = replace(
+        photos, pixels=lambda indices: torch.stack([torch.zeros(3, 16, 16)] * len(indices))
+    )
+    assert own.pixels(()).shape == (0, 3, 16, 16)
+    assert own.pixels([4]).shape == (1, 3, 16, 16)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +79,24 @@ def test_sizes_are_read(text: Any, size: tuple[int, int] | None) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "big", "0", "-4", "3x", "1x2x3", "4.5", (1, 2, 3), 0])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "big",
+        "0",
+        "-4",
+        "3x",
+        "1x2x3",
+        "4.5",
+        (1, 2, 3),
+        0,
+        "9" * 5000,
+        10**9,
+        "1x70000",
+        [1.5, None],
+    ],
+)
 def test_what_is_no_size_is_refused(text: Any) -> None:
     with pytest.raises(BadValue, match="cannot read image size"):
         parse_size(text)

@@ -162,9 +162,20 @@ def test_tip_is_louder_than_dp_on_resnet18() -> None:
     assert equal_noise(Dp(), Tip(), PAPER, resnet).sigma == pytest.approx(0.02849, rel=1e-3)
 
 
+@pytest.mark.parametrize("kind", [Dp, Agp])
+def test_it_says_that_running_statistics_leave_as_they_are(
+    model: nn.Module, kind: type[Dp]
+) -> None:
+    clear, side = update_of(model), client(model)
+    sent = kind(sigma=1.0).on_update(clear, side)
+    assert torch.equal(sent.change["1.running_mean"], clear.change["1.running_mean"])
+    assert "running statistics leave unclipped" in kind().caveats(model)[0]
+    assert kind().caveats(nn.Sequential(nn.Conv2d(1, 1, 3))) == []
+
+
 def test_who_does_not_fit_is_told_why(model: nn.Module) -> None:
     with pytest.raises(DoesNotFit, match="needs the model"):
-        Dp().on_update(update_of(model))
+        Dp().on_update(Update({"3.weight": torch.zeros(80, 40, 3, 3)}))
     with pytest.raises(DoesNotFit, match="client's own images"):
         Agp().on_update(update_of(model), ClientSide(model=model))
     with pytest.raises(DoesNotFit, match="no convolution"):

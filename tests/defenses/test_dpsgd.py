@@ -290,6 +290,11 @@ def test_the_clipped_share_is_that_of_the_whole_round() -> None:
     assert (told.telemetry["samples"], told.telemetry["clipped_share"]) == (8, 0.5)
 
 
+def test_statistics_that_leave_without_noise_are_told_of() -> None:
+    assert "without noise" in DpSgd().caveats(nn.InstanceNorm2d(1, track_running_stats=True))[0]
+    assert DpSgd().caveats(nn.Linear(2, 2)) == []
+
+
 def test_the_update_door_changes_nothing() -> None:
     update = Update({"w": torch.ones(3)})
     assert DpSgd().on_update(update) is update

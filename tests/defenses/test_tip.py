@@ -270,7 +270,7 @@ def test_models_without_high_frequencies_do_not_fit() -> None:
 def test_a_client_must_show_its_images(small: nn.Module) -> None:
     clear = update_of(small)
     with pytest.raises(DoesNotFit, match="needs the model"):
-        Tip().on_update(clear)
+        Tip().on_update(Update({"other": torch.zeros(2)}))
     with pytest.raises(DoesNotFit, match="client's own images"):
         Tip().on_update(clear, ClientSide(model=small))
     stranger = Update({"other": torch.zeros(2)})
@@ -344,9 +344,14 @@ def test_clients_train_under_it(keyhole: Callable[..., tuple[int, str, str]]) ->
 def test_it_is_audited(keyhole: Callable[..., tuple[int, str, str]]) -> None:
     code, out, _ = keyhole(
         *("audit", "--model", "resnet18", "--data", "photos", "--image-size", "32"),
-        *("--defense", "tip", "--attack", "ig", "--iterations", "2", "--victims", "2", "--json"),
+        *("--defense", "tip", "--attack", "ig,ig-uploaded", "--iterations", "2"),
+        *("--victims", "2", "--json"),
     )
     assert code == 0
-    finding = json.loads(out)["findings"][0]
-    assert finding["defense"]["name"] == "tip"
-    assert finding["attacker"] == "paper"
+    findings = json.loads(out)["findings"]
+    assert {finding["defense"]["name"] for finding in findings} == {"tip"}
+    assert [(f["attack"], f["attacker"]) for f in findings] == [
+        ("ig", "naive"),
+        ("ig", "adaptive"),
+        ("ig-uploaded", "paper"),
+    ]

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from torch import Tensor, nn
 
+from flower_processes import flower
+
 try:
     from flwr.app import Context, Error, Message, RecordDict
     from flwr.clientapp import ClientApp
@@ -17,6 +19,7 @@ try:
 except ImportError:  # the tests that need it are skipped
     Grid = object
 
+__all__ = ["flower"]
 CRASHED = 2
 """Flower's code of a client app that raised."""
 

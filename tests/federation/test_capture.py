@@ -78,6 +78,15 @@ def test_clients_that_failed_are_named_with_the_reason(tmp_path: Path) -> None:
     assert Capture.open(tmp_path).rounds[0].lost == {"8": "out of memory"}
 
 
+def test_a_second_reply_of_a_node_does_not_replace_its_first(tmp_path: Path) -> None:
+    replies = [Reply("7", {"w": torch.full((2,), float(value))}) for value in (1, 2)]
+    assert Recorder(tmp_path).round(1, {"w": torch.zeros(2)}, replies)
+    (seen,) = Capture.open(tmp_path).rounds
+    kept = [float(seen.change(client)["w"][0]) for client in seen.clients]
+    assert kept == [1.0]
+    assert seen.left_out == {"7": "it is there twice"}
+
+
 def test_without_truth_there_is_none(tmp_path: Path) -> None:
     record(tmp_path)
     assert Capture.open(tmp_path).truth is None
@@ -172,9 +181,9 @@ def test_a_file_name_that_leads_elsewhere_is_refused(root: Path, name: object) -
     manifest = json.loads(path.read_text())
     manifest["clients"][0]["file"] = name
     path.write_text(json.dumps(manifest))
-    capture = Capture.open(root)
-    assert [seen.number for seen in capture.rounds] == [2]
-    assert "not a manifest" in capture.problems[0]
+    first = Capture.open(root).rounds[0]
+    assert [client["node"] for client in first.clients] == ["9"]
+    assert "is no name of a file beside the manifest" in first.left_out["7"]
 
 
 def test_numbers_as_node_names_are_read_as_words(root: Path) -> None:
@@ -313,7 +322,7 @@ def test_a_disk_too_full_even_for_the_note_does_not_end_the_training(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(atomic, "save_file", full)
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(Path, "write_bytes", full)
     assert recorder.round(2, tensors(2), replies(2)) is False
     assert len(warnings_in(caplog)) == 2
     monkeypatch.undo()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ from keyhole.defenses import (
     Pruning,
     Tip,
 )
-from keyhole.errors import DoesNotFit
+from keyhole.errors import BadValue, DoesNotFit
 from keyhole.federation import (
     Capture,
     Federation,
@@ -42,6 +43,7 @@ from keyhole.federation import (
     defended_update,
 )
 from keyhole.federation.flower import (
+    CallNext,
     as_mod,
     before_upload,
     curious,
@@ -105,7 +107,9 @@ def run(grid_of: Callable[..., Any], tmp_path: Path) -> Run:
         app: ClientApp, start: nn.Module, last: int = 1, kind: type = FedAvg, **options: Any
     ) -> dict[str, Tensor]:
         everyone = {"min_available_nodes": CLIENTS, "min_train_nodes": CLIENTS}
-        strategy = curious(kind)(capture=tmp_path, fraction_evaluate=0.0, **everyone, **options)
+        strategy = curious(kind)(
+            capture=tmp_path, fresh=True, fraction_evaluate=0.0, **everyone, **options
+        )
         arrays = ArrayRecord(start.state_dict())
         grid = grid_of(app, CLIENTS)
         result = strategy.start(grid, arrays, num_rounds=last, train_config=ConfigRecord())
@@ -372,10 +376,35 @@ def test_memory_outlives_a_round(grid_of: Callable[..., Any], tmp_path: Path) ->
     assert [record["json"] for record in kept] == ['{"rounds": 3}'] * CLIENTS
 
 
-def test_evaluation_passes_untouched(grid_of: Callable[..., Any]) -> None:
-    federation = assemble(plan_of(), data_dir=None)
-    mods = [before_upload(lambda *_: "no"), as_mod(Gaussian(sigma=1.0), seed=7)]
+def test_an_outer_mod_does_not_forget_what_an_inner_one_remembers(
+    grid_of: Callable[..., Any],
+) -> None:
+    """The budget that DP-SGD has spent is that of all rounds, whatever mods are around it."""
+
+    @dataclass(frozen=True)
+    class Counting(Defense):
+        name: ClassVar[str] = "counting"
+        counter: str = "rounds"
+
+        def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
+            assert side is not None
+            side.memory.setdefault(self.counter, []).append(1)
+            return update
+
+    federation = assemble(plan_of(lr=0.01), data_dir=None)
+    mods = [as_mod(Gaussian()), as_mod(Counting("outer")), as_mod(Counting("inner"))]
     grid = grid_of(app_of(federation, *mods), CLIENTS)
+    start = ArrayRecord(federation.model.state_dict())
+    FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS).start(grid, start, num_rounds=3)
+    for context in grid.contexts.values():
+        kept = json.loads(str(context.state.config_records["keyhole-memory"]["json"]))
+        assert kept == {"inner": [1, 1, 1], "outer": [1, 1, 1]}
+
+
+def test_evaluation_passes_untouched_where_that_is_allowed(grid_of: Callable[..., Any]) -> None:
+    federation = assemble(plan_of(), data_dir=None)
+    allowed = as_mod(Gaussian(sigma=1.0), seed=7, allow_undefended=("evaluate",))
+    grid = grid_of(app_of(federation, before_upload(lambda *_: "no"), allowed), CLIENTS)
     arrays = ArrayRecord(federation.model.state_dict())
     asked = FedAvg().configure_evaluate(1, arrays, ConfigRecord(), grid)
     for reply in grid.send_and_receive(asked):
@@ -444,19 +473,6 @@ def test_integers_survive(run: Run, tmp_path: Path) -> None:
     assert int(found["1.num_batches_tracked"]) == 6
 
 
-def test_tensors_of_which_the_server_knows_nothing_are_sent(run: Run, tmp_path: Path) -> None:
-    app = ClientApp(mods=[as_mod(Gaussian(sigma=0.1), seed=7)])
-
-    @app.train()
-    def train(message: Message, context: Any) -> Message:
-        client = context.node_config["partition-id"]
-        return answer(message, {"head": torch.full((50,), 5.0)}, 1, client)
-
-    found = run(app, nn.Linear(1, 1))
-    assert float(found["head"].mean()) == pytest.approx(5, abs=0.1)
-    assert all(change.keys() == {"head"} for change in recorded(tmp_path).values())
-
-
 def test_a_client_that_fails_is_noted(run: Run, tmp_path: Path) -> None:
     federation = assemble(plan_of(), data_dir=None)
 
@@ -490,6 +506,14 @@ def test_a_full_disk_does_not_stop_the_training(run: Run, tmp_path: Path) -> Non
 def test_only_strategies_can_be_curious(thing: Any) -> None:
     with pytest.raises(DoesNotFit, match="strategy"):
         curious(thing)
+
+
+def test_a_curious_strategy_records_how_images_are_normalised(tmp_path: Path) -> None:
+    curious(FedAvg)(capture=tmp_path, mean=(0.49, 0.48, 0.45), std=0.25)
+    about = json.loads((tmp_path / "capture.json").read_text())["about"]
+    assert (about["mean"], about["std"]) == ("0.49,0.48,0.45", "0.25")
+    with pytest.raises(BadValue, match="std: give one number above 0"):
+        curious(FedAvg)(capture=tmp_path / "other", mean=0.5, std=0)
 
 
 def test_other_strategies_can_be_curious(
@@ -564,12 +588,32 @@ def test_a_guarded_client_withholds_what_would_leak(run: Run, tmp_path: Path) ->
         return as_mod(Gaussian(sigma=1.0), seed=7)(message, context, call_next)
 
     run(
-        app_of(federation, guard_mod(0.5, client=alone(federation)), noise_for_two),
+        app_of(federation, guard_mod(0.5, client=alone(federation), seconds=0), noise_for_two),
         federation.model,
     )
     (seen,) = Capture.open(tmp_path).rounds
     assert set(recorded(tmp_path, lost=1)) == {1, 2}
     assert "patch-lstsq (naive) reads 1 of 1 images" in seen.lost["100"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "lost"),
+    [({}, 3), ({"untested": "warn"}, 0), ({"warn": True}, 0)],
+    ids=["by default", "untested may pass", "all may pass"],
+)
+def test_a_guarded_client_withholds_what_could_not_be_tested_unless_told_otherwise(
+    run: Run,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    choices: dict[str, Any],
+    lost: int,
+) -> None:
+    federation = assemble(plan_of("lenet", images=1, batch_size=1, steps=1), data_dir=None)
+    mod = guard_mod(client=alone(federation), seconds=0, **choices)
+    run(app_of(federation, mod), federation.model)
+    warned = [r.getMessage() for r in caplog.records if r.name == "keyhole"]
+    assert sum("no attack on images was tried" in text for text in warned) == CLIENTS
+    assert len(recorded(tmp_path, lost=lost)) == CLIENTS - lost
 
 
 def test_a_guard_may_only_warn(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -578,3 +622,20 @@ def test_a_guard_may_only_warn(run: Run, tmp_path: Path, caplog: pytest.LogCaptu
     run(app_of(federation, guard_mod(client=alone(federation), warn=True)), federation.model)
     assert len(recorded(tmp_path)) == CLIENTS
     assert caplog.text.count("reads 1 of 1 images") == CLIENTS
+
+
+def test_a_guard_withholds_tensors_that_the_model_does_not_have(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    federation = assemble(plan_of("vit-small", images=1, batch_size=1, steps=1), data_dir=None)
+
+    def adds_images(message: Message, context: Any, call_next: CallNext) -> Message:
+        reply = call_next(message, context)
+        sent = reply.content["arrays"].to_torch_state_dict()
+        reply.content["arrays"] = ArrayRecord({**sent, "images": torch.rand(1, 8, 8)})
+        return reply
+
+    guard = guard_mod(client=alone(federation), warn=True, seconds=0)
+    assert run(app_of(federation, guard, adds_images), federation.model) == {}
+    (seen,) = Capture.open(tmp_path).rounds
+    assert all("'images', which the model does not have" in why for why in seen.lost.values())

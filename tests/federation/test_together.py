@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -297,6 +298,11 @@ def test_weights_that_are_used_twice_train_together(tied: nn.Module) -> None:
         ("no", {}, False),
         ("auto", {"partition": "dirichlet(alpha=0.1)", "images": None}, False),
         ("auto", {"clients": 1}, False),
+        ("auto", {"model": "lenet"}, True),
+        ("auto", {"model": "lenet", "clients": 20}, True),
+        ("auto", {"model": "vit-small"}, True),
+        ("auto", {"model": "mlp"}, False),
+        ("auto", {"model": "mlp", "clients": 20}, False),
     ],
 )
 def test_how_clients_are_trained_is_chosen(
@@ -313,8 +319,20 @@ def test_clients_that_cannot_be_trained_together_are_told() -> None:
     assert "\n" not in str(raised.value)
 
 
-def test_measuring_which_way_is_faster_leaves_no_trace() -> None:
-    plan = TrainingPlan(clients=2, images=4, batch_size=4)
+def test_no_clock_has_a_say_in_how_clients_are_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Equal commands must give equal weights."""
+
+    def look_at_the_clock() -> float:
+        raise AssertionError("a stopwatch")
+
+    for name in ("perf_counter", "monotonic", "time", "process_time"):
+        monkeypatch.setattr(time, name, look_at_the_clock)
+    plan = TrainingPlan(clients=3, images=4, model="lenet")
+    assert choose(plan, assemble(plan, data_dir=None)) is not None
+
+
+def test_choosing_which_way_leaves_no_trace() -> None:
+    plan = TrainingPlan(clients=2, images=4, batch_size=4, model="lenet")
     federation = assemble(plan, data_dir=None)
     before = {name: t.clone() for name, t in federation.model.state_dict().items()}
     choose(plan, federation)

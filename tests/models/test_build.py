@@ -242,6 +242,13 @@ class Pair(nn.Module):
 def number():
     return 3
 
+def sized(classes, channels, image_size):
+    height, width = image_size
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, classes))
+
+def squared(classes, channels, image_size):
+    return nn.Sequential(nn.Flatten(), nn.Linear(channels * image_size**2, classes))
+
 def greedy(classes, secret):
     return None
 
@@ -290,6 +297,20 @@ def test_what_is_no_classifier_is_refused(mine: str, attribute: str, words: str)
     with pytest.raises(DoesNotFit, match=words) as raised:
         build(f"{mine}:{attribute}", classes=10, image_size=8)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("size", [8, (8, 8), (6, 9)])
+def test_a_model_of_ones_own_is_told_height_and_width(
+    mine: str, size: int | tuple[int, int]
+) -> None:
+    model = build(f"{mine}:sized", classes=10, channels=3, image_size=size)
+    assert model[1].in_features == 3 * (54 if size == (6, 9) else 64)
+
+
+def test_a_model_that_takes_the_size_for_a_number_is_told(mine: str) -> None:
+    words = r"squared\(classes=10, channels=3, image_size=\(8, 8\)\) fails .* \(height, width\)$"
+    with pytest.raises(DoesNotFit, match=words):
+        build(f"{mine}:squared", classes=10, channels=3, image_size=8)
 
 
 def test_a_model_for_other_images_is_refused(mine: str) -> None:

@@ -147,6 +147,8 @@ def test_a_batch_norm_that_sees_one_image_keeps_to_its_statistics(
         victims=1,
         batch_size=batch_size,
         client_mode=said,
+        mean=0.3,
+        std=0.4,
     )
     (finding,) = result.findings
     assert finding.knowledge["client_mode"] == finding.recipe["client_mode"] == mode

@@ -1,9 +1,11 @@
+import re
 import shutil
 
 import pytest
 
 from keyhole.audit import Plan, Stage, run_plan
-from keyhole.report import write
+from keyhole.audit.membership import MembershipPlan, infer_membership
+from keyhole.report import membership_page, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -15,6 +17,11 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+
+TITLE = 'In a browser <img src=x onerror="window.foreign=1"><script>window.foreign=1</script>'
+"""A name as an attacker would choose it."""
+A4 = {"width": 703, "height": 1009}
+"""What the margins leave of a page of 210 x 297 mm, in CSS pixels."""
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="no chromium on this machine (Debian: apt-get install chromium)"
@@ -35,7 +42,7 @@ def address(tmp_path_factory):
         )
     )
     result = run_plan(plan, out=tmp_path_factory.mktemp("run"))
-    return f"file://{write(result, title='In a browser')}"
+    return f"file://{write(result, title=TITLE)}"
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +73,7 @@ def page(browser, address):
 def test_the_page_opens_without_errors_or_requests(page):
     page.wait_for_load_state("networkidle")
     assert page.problems == []
-    assert page.title().startswith("In a browser")
+    assert page.title().startswith(TITLE)
 
 
 def test_originals_and_reconstructions_stand_side_by_side_large_enough_to_judge(page):
@@ -122,6 +129,91 @@ def test_the_button_changes_the_theme(page):
     page.click("#theme")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != before
     assert contrast(page) >= 7
+
+
+@pytest.mark.parametrize("width", [400, 1200])
+def test_the_membership_page_opens_without_errors_and_fits(browser, tmp_path, width):
+    plan = MembershipPlan(model="mlp", members=20, public=40, epochs=1, attacks=("loss",))
+    file = membership_page.write(infer_membership(plan, out=tmp_path))
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    problems = []
+    page.on("console", lambda m: problems.append(m.text))
+    page.goto(f"file://{file}")
+    assert problems == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator(".roc svg").bounding_box()["width"] > 250
+    page.close()
+
+
+def test_a_name_is_text_whatever_is_in_it(page):
+    assert page.locator("h1").text_content() == TITLE
+    assert page.evaluate("window.foreign") is None
+
+
+FOREIGN = """
+<img src="x" onerror="window.foreign = 1"><script>window.foreign = 2</script>
+<p id="styled" style="color: rgb(1, 2, 3)">styled</p><style>#styled { color: rgb(1, 2, 3) }</style>
+<a id="link" href="javascript:window.foreign = 3">link</a><iframe src="https://127.0.0.1"></iframe>
+<img src="https://127.0.0.1/x.png"><form action="https://127.0.0.1"><button id="send"></form>
+"""
+
+
+def test_what_would_slip_past_the_escaping_neither_runs_nor_asks_nor_styles(
+    browser, address, tmp_path
+):
+    with open(address.removeprefix("file://"), encoding="utf-8") as file:
+        made = file.read()
+    hostile = tmp_path / "hostile.html"
+    hostile.write_text(made.replace("</header>", f"</header>{FOREIGN}", 1), encoding="utf-8")
+    page = browser.new_page()
+    refused, sent = [], []
+    page.on("console", lambda m: refused.append(m.text) if m.type == "error" else None)
+    page.on("requestfinished", lambda r: sent.append(r.url) if r.url.startswith("http") else None)
+    page.goto(f"file://{hostile}")
+    page.click("#link")
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.foreign") is None
+    colour = "getComputedStyle(document.getElementById('styled')).color"
+    assert page.evaluate(colour) != "rgb(1, 2, 3)"
+    assert sent == []
+    for kind in ("img-src", "script-src", "style-src", "default-src"):
+        assert any(kind in text for text in refused), (kind, refused)
+    page.close()
+
+
+def test_nothing_is_cut_off_on_paper(page):
+    page.emulate_media(media="print")
+    page.set_viewport_size(A4)
+    assert page.locator(".scroll table").count() == 2
+    cut = page.evaluate(
+        """width => [...document.body.querySelectorAll("*")].filter(e => {
+          const box = e.getBoundingClientRect();
+          const cell = e.matches("td, th, .scroll, .plot, .heat");
+          return box.left < -1 || box.right > width + 1
+              || (cell && e.scrollWidth > e.clientWidth + 1);
+        }).map(e => `${e.tagName}.${e.className}: ${e.textContent.trim().slice(0, 60)}`)""",
+        A4["width"],
+    )
+    assert cut == []
+
+
+def test_the_first_page_is_the_summary_and_few_follow(page):
+    page.emulate_media(media="print")
+    page.set_viewport_size(A4)
+    summary = page.locator(".summary")
+    assert summary.is_visible()
+    assert summary.locator("tbody tr").count() == 5
+    box = summary.bounding_box()
+    assert box["y"] + box["height"] < A4["height"]
+    after = "getComputedStyle(document.querySelector('.summary + section')).breakBefore"
+    assert page.evaluate(after) == "page"
+    assert pages_of(page.pdf(prefer_css_page_size=True)) <= 6
+    page.emulate_media(media="screen")
+    assert not summary.is_visible()
+
+
+def pages_of(pdf: bytes) -> int:
+    return len(re.findall(rb"/Type\s*/Page\b", pdf))
 
 
 def contrast(page) -> float:

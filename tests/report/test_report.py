@@ -1,10 +1,15 @@
+import dataclasses
 import io
+import json
 import re
+import shutil
 
 import pytest
 from rich.console import Console
 
-from keyhole.audit import Plan, Stage, run_plan
+from keyhole.audit import Plan, Stage, Store, run_plan
+from keyhole.audit.run import rebuild
+from keyhole.audit.verdict import Verdict
 from keyhole.report import print_result, render, view, write
 
 PLAN = Plan(
@@ -78,6 +83,107 @@ def test_the_terminal_shows_each_verdict_within_its_width(result, width):
     text = " ".join(out.getvalue().split())
     for verdict in result.verdicts:
         assert verdict.words in text
+
+
+NOTHING = Verdict(
+    {"name": "none", "parameters": {}}, "mlp", "x", "broken", None, (), None, None, None, (), ""
+)
+
+
+def headline(**counts):
+    """The headline over so many settings of each status."""
+    return view.headline(
+        [
+            dataclasses.replace(NOTHING, status=status.replace("_", " "))
+            for status, count in counts.items()
+            for _ in range(count)
+        ]
+    )
+
+
+def test_the_headline_words_none_some_and_all_apart():
+    read = "at least one private image was read out of what a client shared."
+    assert headline(broken=1) == f"The setting was broken: {read}"
+    assert headline(broken=3) == f"All 3 settings were broken: in each of them {read}"
+    assert headline(broken=1, not_broken=1) == f"1 of 2 settings was broken: {read}"
+    assert headline(broken=2, not_broken=1).startswith("2 of 3 settings were broken: in each")
+    for none in (headline(not_broken=1), headline(not_broken=4)):
+        assert "private image was read" not in none
+        assert "no promise of safety" in none
+    assert headline(not_broken=4).startswith("None of the 4 settings was broken")
+
+
+def test_what_was_not_tested_or_not_scored_is_counted_apart():
+    assert headline(not_tested=1) == (
+        "No setting could be judged. 1 was not tested: no attack on images was run there."
+    )
+    assert headline(broken=1, not_scored=2).endswith(
+        "2 could not be scored, for want of the truth."
+    )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "words"),
+    [
+        ({"steps": 1, "lr": None}, "the gradient of one step"),
+        ({"steps": 4, "lr": 0.001}, "weights after 4 steps of sgd, lr 0.001"),
+        (
+            {"steps": 1, "lr": 0.1, "clients_did": "1 step of sgd, lr 0.1 (batches of 4)"},
+            "weights after 1 step of sgd, lr 0.1 (batches of 4)",
+        ),
+        (
+            {"steps": 1, "lr": 0.19, "clients_did": "19 steps of sgd, lr 0.01, momentum 0.9 (x)"},
+            "weights after 19 steps of sgd, lr 0.01, momentum 0.9 (x); attacks take that for "
+            "1 step of sgd, lr 0.19",
+        ),
+    ],
+)
+def test_what_clients_did_is_told_beside_what_attacks_take_it_for(recipe, words):
+    assert view.what_is_shared(recipe) == words
+
+
+@pytest.fixture(scope="module")
+def untested(tmp_path_factory):
+    """Labels alone on one network, and on another an attack that does not fit it."""
+    stages = (
+        Stage(data="digits", attacks=("labels",), victims=1),
+        Stage(model="lenet", data="digits", attacks=("linear",), victims=1),
+    )
+    return run_plan(Plan(stage=stages), out=tmp_path_factory.mktemp("untested"))
+
+
+def test_not_tested_is_the_same_word_everywhere(untested):
+    out = io.StringIO()
+    print_result(untested, Console(file=out, width=100))
+    again = rebuild(untested.store)
+    for result in (untested, again):
+        assert [v.status for v in result.verdicts] == ["not tested", "not tested"]
+        assert [v["status"] for v in result.to_json()["verdicts"]] == ["not tested"] * 2
+        page = render(result, title="x")
+        chips = re.findall(r'class="chip (\w+)">([^<]+)<', page)
+        assert chips == [("unsure", "not tested")] * 4  # each in the summary and on its card
+        assert "No setting could be judged. 2 were not tested" in page
+        assert "not broken by" not in page
+    text = " ".join(out.getvalue().split())
+    assert text.count("not tested:") == 2
+    assert "not broken" not in text
+
+
+def test_a_folder_written_before_there_was_not_tested_is_judged_anew(untested, tmp_path):
+    shutil.copytree(untested.store.root, tmp_path / "old")
+    for path in (tmp_path / "old").rglob("*.json"):
+        found = json.loads(path.read_text())
+        if "reads_images" in found:
+            del found["reads_images"], found["recipe"]["left_out"]
+        if "skipped" in found:
+            found["skipped"] = [
+                {k: v for k, v in s.items() if k != "data"} for s in found["skipped"]
+            ]
+            found["verdicts"] = [{**v, "status": "not broken"} for v in found["verdicts"]]
+        path.write_text(json.dumps(found))
+    result = rebuild(Store.existing(tmp_path / "old"))
+    assert [v.status for v in result.verdicts] == ["not tested"]
+    assert "not tested" in render(result, title="x")
 
 
 def test_skipped_attacks_are_explained_once(result):

@@ -86,8 +86,8 @@ def test_the_list_marks_what_is_done(keyhole: Command, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["dia", "--show"], "holds no results of study 'dia'"),
-        (["dia", "--show", "--json"], "run `keyhole study dia`"),
+        (["dia", "--show", "--results", "mine"], "holds no results of study 'dia'"),
+        (["dia", "--show", "--results", "mine"], "run `keyhole study dia`"),
         (["dai", "--list"], "did you mean dia"),
         (["dia", "mlp-mnst-p25"], "did you mean mlp-mnist-p25"),
         (["dia", "vgg*"], "unknown piece of study dia 'vgg*'"),

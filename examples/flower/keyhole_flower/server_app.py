@@ -26,7 +26,7 @@ def main(grid: Grid, context: Context) -> None:
     plan, federation = plan_of(settings), federation_of(settings)
     strategy = curious(FedAvg)(
         capture=empty_folder(settings),
-        about=about(plan),
+        about=about(plan, federation.data),
         fraction_evaluate=0.0,
         min_available_nodes=plan.clients,
         min_train_nodes=plan.clients,

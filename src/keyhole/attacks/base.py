@@ -66,6 +66,8 @@ class Attack(ABC):
     """Whether a known defense on images is undone in what it reads (see :mod:`undoing`)."""
     exact: ClassVar[bool] = True
     """Whether what it reads is right to the grey level where it reads at all."""
+    recovers_inputs: ClassVar[bool] = False
+    """Whether it finds the model's very inputs, whatever normalisation they are taken for."""
     reads_update: ClassVar[bool] = True
     """Whether it looks at the update, and not elsewhere."""
     altered_model: ClassVar[str | None] = None

@@ -15,6 +15,8 @@ class Workbench(Protocol):
 
     victims_at_once: int | None
     """How many victims share the device; None: as many as fit."""
+    deadline: float | None
+    """The ``time.monotonic()`` at which the attack ends with what it has; None: it runs on."""
 
     def load(self) -> Saved | None:
         """What an earlier, interrupted run of this very attack had saved."""
@@ -33,6 +35,7 @@ class Bare:
     """A workbench without drawers or windows."""
 
     victims_at_once: int | None = None
+    deadline: float | None = None
 
     def load(self) -> Saved | None:
         return None

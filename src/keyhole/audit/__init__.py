@@ -16,7 +16,7 @@ from keyhole.audit.finding import Finding
 from keyhole.audit.plan import AUTO, Plan, Stage, read_plan, tour
 from keyhole.audit.progress import Progress, Silent
 from keyhole.audit.run import AuditResult, play
-from keyhole.audit.scene import Scene, scenes
+from keyhole.audit.scene import Scene, refuse_useless, scenes, scenes_of
 from keyhole.audit.store import Store
 from keyhole.audit.verdict import Verdict
 from keyhole.data import ImageSet
@@ -59,12 +59,13 @@ def run_plan(
         for s in plan.stage
         if s.captured is None
     ]
-    acts = scenes(casts) if casts else []
+    acts = [scene for made in casts for scene in scenes_of(made)]
     notes: list[str] = []
     for stage in plan.stage:
         if stage.captured is not None:
             more, said = captured_scenes(stage, seed=plan.seed, data_dir=data_dir, device=place)
             acts, notes = [*acts, *more], [*notes, *said]
+    refuse_useless(acts)
     store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
     return _play(acts, store, progress or Silent(), data_dir, victims_at_once, notes)
 
@@ -101,6 +102,7 @@ def audit(
     settings: Stage = checked(
         Stage, {**described, "victims": victims, "batch_size": batch_size, **stage}
     )
+    plan = checked(Plan, {"seed": seed, "stage": (settings,)})
     made = cast(
         settings,
         seed=seed,
@@ -114,7 +116,6 @@ def audit(
         else [ATTACKS.parse(a) if isinstance(a, str) else a for a in attacks],
     )
     acts = scenes([made])
-    plan = Plan(seed=seed, stage=(settings,))
     store = None if out is None else Store.open(Path(out), plan.to_json())
     return _play(acts, store, Silent(), data_dir, victims_at_once)
 
@@ -140,6 +141,9 @@ def _play(
         if store is not None:
             store.discard_if_empty()
         raise
+    finally:
+        if store is not None:
+            store.release()
 
 
 def find_device(name: str) -> torch.device:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from functools import partial
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from keyhole.atomic import read_json
+from keyhole.atomic import digest_of, read_json
 from keyhole.attacks import Attack
 from keyhole.audit.cast import (
     PUBLIC,
@@ -21,32 +22,37 @@ from keyhole.audit.cast import (
     tuned,
     untold,
 )
+from keyhole.audit.normalising import normalise_as_captured
 from keyhole.audit.plan import Stage
-from keyhole.audit.recipe import CapturedRecipe, defense_of, recipe_of
-from keyhole.audit.scene import Scene, refuse_useless, scene_of
-from keyhole.data import ImageSet, load
-from keyhole.errors import BadUpdate, BadValue, KeyholeError, RunFolderError
+from keyhole.audit.recipe import CapturedRecipe, defense_of, parse_claim
+from keyhole.audit.scene import Scene, scene_of
+from keyhole.audit.witnesses import (
+    Witnessed,
+    alike,
+    find_witnesses,
+    give_names,
+    is_place,
+    longest_file,
+    refuse_complex,
+)
+from keyhole.data import ImageSet, load, parse_size
+from keyhole.defenses import Defense
+from keyhole.errors import BadValue, KeyholeError, RunFolderError
 from keyhole.federation import Capture
-from keyhole.federation.capture import CapturedRound, Facts
+from keyhole.federation.capture import Facts
+from keyhole.federation.captured import NAMED, CapturedRound, first_few
 from keyhole.models import build
 from keyhole.models.weights import fill
 from keyhole.seeds import generator
 from keyhole.threat import Server
-from keyhole.update import Update
+from keyhole.untrusted import printable
 
+MOST_CLAIMS = 4
+"""Different defenses that clients of one round claim and that are looked at for the model."""
+LARGEST = 4096
+"""Pixels of an image's side."""
 MANY = 64
 """Images of a client from which on iterative attacks are tried only by request."""
-
-
-@dataclass(frozen=True, eq=False)
-class Witnessed:
-    """One client of one round that can be attacked."""
-
-    node: str
-    update: Update
-    recipe: CapturedRecipe
-    truth: tuple[int, ...] | None
-    """Indices of its images in the data set, where they are known."""
 
 
 def captured_scenes(
@@ -58,33 +64,48 @@ def captured_scenes(
         raise BadValue("repeats: captured clients sent what they sent; leave it out")
     capture = Capture.open(stage.captured)
     notes = list(capture.problems)
-    size = stage.image_size or capture.about.get("image-size")
-    by_user = bool(capture.about.get("by-user"))
+    size = stage.image_size or size_told(capture.about, notes)
+    by_user = capture.about.get("by-user") is True
     data = load(stage.data, image_size=size, data_dir=data_dir, by_user=by_user)
+    data, assumed, said = normalise_as_captured(data, stage, capture.about)
+    if not assumed:
+        stage = stage.model_copy(update={"mean": data.mean, "std": data.std})
     owners = truth_of(capture, stage, len(data), notes)
     scenes: list[Scene] = []
+    models = Models(stage, data, seed, device)
     for seen in chosen_rounds(capture, stage):
-        notes += [
-            f"client {n} sent nothing in round {seen.number}: {w}" for n, w in seen.lost.items()
-        ]
+        where = f"in round {seen.number}"
+        lost = [f"client {n} sent nothing {where}: {why}" for n, why in seen.lost.items()]
+        notes += first_few(lost, f"clients sent nothing {where}")
         try:
-            model = model_of(seen, stage, data, seed).to(device)
-        except BadUpdate as error:
+            model = models.of(seen)
+        except KeyholeError as error:
             notes.append(f"round {seen.number}: {error}")
             continue
-        clients = witnesses(seen, stage, model, owners, notes)
+        clients = find_witnesses(seen, stage, model, owners, notes)
         groups = alike(clients)
         for group in groups:
             label = label_of(stage, seen, group, several=len(groups) > 1)
-            scenes.append(_scene(stage, seen, model, data, group, owners, seed, label))
+            scenes.append(_scene(stage, seen, models, data, group, owners, seed, label, said))
         if not clients:
             notes.append(f"round {seen.number} has no client that can be attacked")
     if not scenes:
         reasons = notes[len(capture.problems) :] or notes
         raise RunFolderError(f"nothing in {capture.root} can be attacked: {reasons[0]}")
-    if not any(scene.rows for scene in scenes):
-        refuse_useless(scenes)
     return scenes, notes
+
+
+def size_told(about: Facts, notes: list[str]) -> str | int | None:
+    """The image size that a capture was made with, where it tells one that can be."""
+    told = about.get("image-size")
+    try:
+        size = (0, 0) if isinstance(told, bool) else parse_size(told)
+    except (BadValue, TypeError):
+        size = (0, 0)
+    if size is None or 1 <= min(size) <= max(size) <= LARGEST:
+        return told
+    notes.append(f"the captured image size {printable(told)} is none: the data set's own is taken")
+    return None
 
 
 def chosen_rounds(capture: Capture, stage: Stage) -> list[CapturedRound]:
@@ -95,9 +116,9 @@ def chosen_rounds(capture: Capture, stage: Stage) -> list[CapturedRound]:
     if stage.rounds == "all":
         return list(capture.rounds)
     wanted = [part.strip() for part in stage.rounds.split(",")]
-    unknown = [part for part in wanted if not part.isdecimal() or int(part) not in there]
+    unknown = [part for part in wanted if not is_place(part) or int(part) not in there]
     if unknown:
-        known = ", ".join(str(number) for number in there)
+        known = ", ".join([*map(str, [*there][:NAMED]), *(["..."] if len(there) > NAMED else [])])
         raise BadValue(f"round {unknown[0]!r} was not captured: there are {known}, or say all")
     return [there[number] for number in dict.fromkeys(int(part) for part in wanted)]
 
@@ -112,7 +133,7 @@ def truth_of(
     where = stage.truth or capture.root / "truth.json"
     try:
         if found.get("data") not in (None, stage.data):
-            about = found["data"]
+            about = printable(found["data"])
             notes.append(f"the truth is about {about!r}, not {stage.data!r}: nothing is scored")
             return {}
         owners = {str(k): tuple(int(i) for i in v) for k, v in found["clients"].items()}
@@ -125,121 +146,70 @@ def truth_of(
         ) from None
 
 
-def model_of(seen: CapturedRound, stage: Stage, data: ImageSet, seed: int) -> nn.Module:
-    """The model as the server sent it in that round."""
-    model = build(
-        stage.model,
-        classes=len(data.classes),
-        channels=data.shape[0],
-        image_size=data.size,
-        seed=seed,
-    )
-    model = defense_of(seen.config, stage).prepared(model)
-    weights = named(seen.weights(), model)
-    fill(model, weights, "the captured model")
-    return model
+class Models:
+    """The model as the server sent it in each round: one object, whose weights change."""
 
-
-def named(tensors: dict[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Tensors that came without names, as a list in the model's order, get the model's."""
-    own = list(model.state_dict())
-    if len(tensors) == len(own) and all(name.isdecimal() for name in tensors):
-        return dict(zip(own, (tensors[k] for k in sorted(tensors, key=int)), strict=True))
-    return tensors
-
-
-def witnesses(
-    seen: CapturedRound,
-    stage: Stage,
-    model: nn.Module,
-    owners: dict[str, tuple[int, ...]],
-    notes: list[str],
-) -> list[Witnessed]:
-    """The clients of a round that the user chose and whose updates can be used."""
-    wanted = None if stage.nodes is None else [n.strip() for n in stage.nodes.split(",")]
-    names = [name_of(client) for client in seen.clients]
-    if wanted is not None:
-        for node in wanted:
-            if node not in names:
-                notes.append(f"client {node} did not answer in round {seen.number}")
-    found: list[Witnessed] = []
-    for client, name in zip(seen.clients, names, strict=True):
-        if (wanted is None and len(found) < stage.victims) or (wanted and name in wanted):
-            try:
-                found.append(witness(seen, stage, model, client, owners))
-            except KeyholeError as error:
-                notes.append(f"client {name} of round {seen.number} is left out: {error}")
-    reported = {name for each in found for name in each.update.change}
-    whole = [each for each in found if reported == set(each.update.change)]
-    for each in (w for w in found if w not in whole):
-        missing = sorted(reported - set(each.update.change))
-        notes.append(
-            f"client {each.node} of round {seen.number} is left out: its update lacks "
-            f"{missing[0]!r}, which others have"
+    def __init__(self, stage: Stage, data: ImageSet, seed: int, device: torch.device) -> None:
+        self.stage, self.device = stage, device
+        self.plain = build(
+            stage.model,
+            classes=len(data.classes),
+            channels=data.shape[0],
+            image_size=data.size,
+            seed=seed,
         )
-    for each in (w for w in whole if w.truth is None and owners):
-        notes.append(
-            f"client {each.node} of round {seen.number} is not scored: the truth does not give its "
-            f"{each.recipe.examples} image(s)"
-        )
-    return whole
+        self.defended: dict[str, nn.Module] = {}
+        if "defenses" in stage.model_fields_set:
+            defense_of({}, stage)
 
+    def of(self, seen: CapturedRound) -> nn.Module:
+        """The round's model; good until another round's is asked for."""
+        for claim in self.claims(seen):
+            with suppress(KeyholeError):
+                return self.filled(claim, seen)
+        return self.filled(defense_of(seen.config, self.stage), seen)
 
-def name_of(client: Facts) -> str:
-    """Flower's node ids are drawn anew in every run; a partition's number says more."""
-    return str(client.get("metrics", {}).get("partition-id", client["node"]))
+    def claims(self, seen: CapturedRound) -> list[Defense]:
+        """Defenses that clients claim and that would add parameters to the model."""
+        if "defenses" in self.stage.model_fields_set:
+            return []
+        said = dict.fromkeys(str(client.get("defense", "none")) for client in seen.clients)
+        claims = [claim for text in said if (claim := parse_claim(text)) is not None]
+        fitting = [claim for claim in claims[:MOST_CLAIMS] if not claim.misfits(self.plain)]
+        return [claim for claim in fitting if claim.prepared(self.plain) is not self.plain]
 
+    def filled(self, defense: Defense, seen: CapturedRound) -> nn.Module:
+        """The model under a defense with the round's weights; raises where they do not fit."""
+        known = self.defended.get(str(defense))
+        model = known or defense.prepared(self.plain).to(self.device)
+        weights = give_names(seen.weights(longest_file(model.state_dict())), model)
+        refuse_complex(weights)
+        fill(model, weights, "the captured model")
+        self.defended[str(defense)] = model
+        return model
 
-def witness(
-    seen: CapturedRound,
-    stage: Stage,
-    model: nn.Module,
-    client: Facts,
-    owners: dict[str, tuple[int, ...]],
-) -> Witnessed:
-    told = {**seen.config, **client.get("metrics", {})}
-    if client.get("examples") is not None:
-        told["num-examples"] = client["examples"]
-    recipe = recipe_of(told, stage)
-    change = named(seen.change(client), model)
-    Update(change).check_against(model.state_dict())
-    place = next(model.parameters())
-    own = {n: change[n].to(place) for n, _ in model.named_parameters() if n in change}
-    update = Update(
-        own,
-        steps=recipe.steps,
-        lr=recipe.lr,
-        batch_size=recipe.batch_size,
-        examples=recipe.examples,
-    ).check()
-    if update.norm() == 0:
-        raise BadUpdate("its update is all zeros and tells nothing")
-    truth = owners.get(name_of(client), owners.get(str(client["node"])))
-    known = truth is not None and len(truth) == recipe.examples
-    return Witnessed(name_of(client), update, recipe, truth if known else None)
-
-
-def alike(clients: Sequence[Witnessed]) -> list[list[Witnessed]]:
-    """Clients that can be attacked as one: the same recipe, all with or all without truth."""
-    groups: dict[tuple[CapturedRecipe, bool], list[Witnessed]] = {}
-    for client in clients:
-        groups.setdefault((client.recipe, client.truth is not None), []).append(client)
-    return list(groups.values())
+    def server(self, seen: CapturedRound, digest: str) -> Server:
+        """The round's server once more; raises where the folder is no longer what it was."""
+        model = self.of(seen)
+        if digest_of(model.state_dict()) != digest:
+            raise RunFolderError(f"{seen.folder} has changed while it was audited")
+        return Server(model)
 
 
 def _scene(
     stage: Stage,
     seen: CapturedRound,
-    model: nn.Module,
+    models: Models,
     data: ImageSet,
     group: Sequence[Witnessed],
     owners: dict[str, tuple[int, ...]],
     seed: int,
     label: str,
+    said: Sequence[str],
 ) -> Scene:
-    recipe = group[0].recipe
+    recipe, model = group[0].recipe, group[0].model
     scored = group[0].truth is not None
-    defense = defense_of(seen.config, stage)
+    defense = recipe.defense
     attacks, left_out = attacks_for(stage, recipe, scored=scored)
     victims = tuple(client.truth or () for client in group)
     private = {i for indices in (*owners.values(), *victims) for i in indices}
@@ -267,16 +237,25 @@ def _scene(
         victims=victims,
         public=tuple([i for i in order if i not in private][:PUBLIC]),
         seed=seed,
-        fingerprint=fingerprint(model, data, victims, [client.update for client in group]),
-        reported=frozenset(group[0].update.change),
+        fingerprint=fingerprint(model, data, victims, [client.digest for client in group]),
+        reported=group[0].reported,
         label=label,
         scored=scored,
         orders=recipe.orders,
-        notes=about_norms(model, recipe.mode, said=True),
+        notes=(*said, *about_norms(model, recipe.mode, said=True)),
+        assumed_normalisation=stage.mean is None,
+        clients_did=recipe.clients_did,
     )
     scene = scene_of(made, defense, attacks, model, Server(model))
     notes = (*scene.notes, *recipe.notes, *left_out)
-    return dataclasses.replace(scene, captured=tuple(c.update for c in group), notes=notes)
+    return dataclasses.replace(
+        scene,
+        server=None,
+        reopen=partial(models.server, seen, digest_of(model.state_dict())),
+        captured=tuple(client.read for client in group),
+        notes=notes,
+        left_out=tuple(left_out),
+    )
 
 
 def label_of(
@@ -285,7 +264,8 @@ def label_of(
     """What a group of clients goes by; where a round has ``several``, by their names."""
     who = f"client {group[0].node}" if len(group) == 1 else f"{len(group)} clients"
     if several and len(group) > 1:
-        who = f"clients {', '.join(client.node for client in group)}"
+        more = f" and {len(group) - NAMED} more" if len(group) > NAMED else ""
+        who = f"clients {', '.join(client.node for client in group[:NAMED])}{more}"
     images = group[0].recipe.examples
     count = "1 image" if images == 1 else f"{images} images"
     return f"{stage.data}, captured in round {seen.number}, {who} of {count}"

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from keyhole.attacks import ATTACKS, CLOSED_FORM, ITERATIVE, Attack, Matching
+from keyhole.attacks import ATTACKS, CLOSED_FORM, ITERATIVE, Attack, Gifd, Matching
+from keyhole.audit.normalising import doubt_normalisation
 from keyhole.audit.plan import AUTO, Stage
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES, Defense
@@ -24,7 +25,6 @@ from keyhole.models.modes import ClientMode, has_batch_norm, usual_mode
 from keyhole.models.weights import filled_up, spare_weights
 from keyhole.seeds import generator
 from keyhole.threat import Attacker, Knowledge
-from keyhole.update import Update
 
 PUBLIC = 128
 """Public images that the null baselines and the gallery may use, at most."""
@@ -67,6 +67,10 @@ class Cast:
     """Weights of the file that belong to what a defense adds to the model."""
     notes: tuple[str, ...] = ()
     """What a reader of the findings should know of how clients ran the model."""
+    assumed_normalisation: bool = False
+    """Whether nobody knows by which mean and std the clients normalised their images."""
+    clients_did: str = ""
+    """How captured clients trained, in words; the stage holds what attacks take it for."""
 
     def prepared(self, defense: Defense) -> nn.Module:
         """The global model under a defense, with the weights it was trained with, if any."""
@@ -121,6 +125,8 @@ def cast(
     """Resolves a stage's names; objects given take the place of names."""
     LocalTraining(stage.steps, stage.lr)
     found = data or load(stage.data, image_size=stage.image_size, data_dir=data_dir)
+    if stage.mean is not None and stage.std is not None:
+        found = found.normalised_by(stage.mean, stage.std)
     if min(found.size) < UNIFORM_WINDOW:
         raise DoesNotFit(
             f"images of {min(found.size)} px are too small to judge: pass --image-size "
@@ -147,7 +153,10 @@ def cast(
         seed=seed,
         fingerprint=fingerprint(network, found, victims),
         spare=spare,
-        notes=about_norms(network, mode, said=stage.client_mode is not None),
+        notes=(
+            *doubt_normalisation(stage, found, own_model=model is not None and data is None),
+            *about_norms(network, mode, said=stage.client_mode is not None),
+        ),
     )
 
 
@@ -190,11 +199,13 @@ def tuned(attack: Attack, stage: Stage) -> Attack:
 def fallbacks(defense: Defense, made: Cast) -> list[Attack]:
     """What `auto` adds where no closed form reads images.
 
-    IG, the attacks that the defense was published with, and those made for who knows it.
+    IG, GIFD where its generator draws such images, the attacks that the defense was published
+    with, and those made for who knows it.
     """
     adaptive = [m.name for m in ITERATIVE if m.only_adaptive and defense.name in m.adapts_to]
     published = [name for name in defense.paper_attacks if ATTACKS[name].reads_update]
-    names = dict.fromkeys(("ig", *published, *adaptive))
+    prior = ["gifd"] if Gifd().draws(made.data.shape) else []
+    names = dict.fromkeys(("ig", *prior, *published, *adaptive))
     found = [untold(tuned(ATTACKS[name](), made.stage), made.scored) for name in names]
     return [in_all_orders(attack, made.orders) for attack in found]
 
@@ -245,16 +256,17 @@ def fingerprint(
     model: nn.Module,
     data: ImageSet,
     victims: Sequence[Sequence[int]],
-    updates: Sequence[Update] = (),
+    updates: Sequence[str] = (),
     *,
     looked_at: int = 8,
 ) -> str:
-    """Eight hex digits over the weights, captured updates and the first victims' images."""
+    """Eight hex digits over weights, digests of captured updates, the first victims' images."""
     digest = hashlib.sha256()
-    for tensors in (model.state_dict(), *(update.change for update in updates)):
-        for name, tensor in tensors.items():
-            sums = (float(tensor.double().sum()), float(tensor.double().abs().sum()))
-            digest.update(repr((name, tuple(tensor.shape), sums)).encode())
+    for name, tensor in model.state_dict().items():
+        sums = (float(tensor.double().sum()), float(tensor.double().abs().sum()))
+        digest.update(repr((name, tuple(tensor.shape), sums)).encode())
+    for update in updates:
+        digest.update(update.encode())
     for batch in victims[:looked_at]:
         digest.update(data.pixels(batch).numpy().tobytes())
     return digest.hexdigest()[:8]

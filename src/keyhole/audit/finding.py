@@ -8,8 +8,20 @@ import platform
 import re
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any
+from typing import Any, ClassVar
 
+from pydantic import ConfigDict
+
+from keyhole.audit.finding_check import (
+    DefenseFacts,
+    KnowledgeFacts,
+    RecipeFacts,
+    check_attacker,
+    check_key,
+    check_metrics,
+    typed,
+)
+from keyhole.errors import RunFolderError, one_line
 from keyhole.metrics import Summary
 from keyhole.version import __version__
 
@@ -19,6 +31,8 @@ RECORDED = ("torch", "torchvision", "timm", "numpy")
 @dataclass(frozen=True)
 class Finding:
     """One row of the audit. ``metrics`` hold one value an image (labels: one a client)."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
     key: str
     model: str
@@ -42,6 +56,8 @@ class Finding:
     telemetry: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    reads_images: bool = True
+    """Whether the attack looks for images, not for labels alone."""
 
     def to_json(self) -> dict[str, Any]:
         plain = {k: v for k, v in self.__dict__.items() if k != "metrics"}
@@ -49,25 +65,39 @@ class Finding:
         return plain
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Finding:
-        summaries = {
-            name: Summary(**{**s, "per_image": tuple(s["per_image"])})
-            for name, s in values["metrics"].items()
-        }
-        listed = {
-            "confidence": tuple(values["confidence"]),
-            "notes": tuple(values.get("notes", ())),
-            "loss_curves": tuple(
-                tuple((int(i), float(loss)) for i, loss in curve)
-                for curve in values.get("loss_curves", ())
-            ),
-        }
-        return cls(**{**values, "metrics": summaries, **listed})
+    def from_json(cls, values: Any, *, source: str = "a finding") -> Finding:
+        """What :meth:`to_json` gave; ``source`` says in an error where it came from.
+
+        Raises :class:`RunFolderError` where an audit could not have written it.
+        """
+        try:
+            return checked_finding(values)
+        except ValueError as error:
+            raise RunFolderError(
+                f"{source} is not as an audit writes it ({one_line(error)}): remove it and run the "
+                "same audit again"
+            ) from None
 
     @property
     def honest(self) -> bool:
         """Whether the server kept to the protocol."""
         return self.knowledge.get("altered_model") is None
+
+
+def checked_finding(values: Any) -> Finding:
+    """A finding from JSON; raises ValueError where its types, names or values cannot be right."""
+    if isinstance(values, dict) and "reads_images" not in values:  # older run folders
+        values = {**values, "reads_images": values.get("attack") != "labels"}
+    found = typed(Finding, values)
+    check_key(found.key)
+    check_attacker(found.attacker)
+    typed(DefenseFacts, found.defense)
+    typed(KnowledgeFacts, found.knowledge)
+    typed(RecipeFacts, found.recipe)
+    if found.victims < 1 or found.seconds < 0:
+        raise ValueError("victims and seconds cannot be so few")
+    check_metrics(found.metrics, found.victims)
+    return found
 
 
 def key_of(identity: dict[str, Any]) -> str:

@@ -1,59 +1,64 @@
-"""A client's look at its own update before it leaves: would the cheap attacks read it?
+"""A client's look at its own update before it leaves: would attacks read it in half a minute?
 
 The client knows its images, so it can score what the server could see::
 
-    guard = Guard(model=model, data=images, threshold=0.5)
-    if guard(update, images, labels).leaks: ...
+    guard = Guard(model=model, data=images, threshold=0.5, seconds=30)
+    if guard(update, images, labels).leaks is not False: ...  # None: nothing could be tried
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from keyhole import metrics
-from keyhole.attacks import CLOSED_FORM, Attack
+from keyhole.attacks import (
+    CLOSED_FORM,
+    ITERATIVE,
+    Attack,
+    Gifd,
+    InvertingGradients,
+    LabelInference,
+    Matching,
+)
+from keyhole.attacks.workbench import Bare
+from keyhole.audit.cast import about_norms
+from keyhole.audit.normalising import attack_by_best_fit, name_assumed
+from keyhole.audit.own_images import compare_losses, infer_labels
 from keyhole.audit.scene import attackers
-from keyhole.audit.scoring import READ_SSIM, to_pixels
-from keyhole.data import ImageSet
+from keyhole.audit.scoring import READ_SSIM
+from keyhole.audit.self_check import NotTried, SelfCheck, check_seconds, check_threshold
+from keyhole.audit.sight import Sight
+from keyhole.audit.time_budget import attempt
+from keyhole.data import ImageSet, Normalisation
 from keyhole.defenses import Defense, NoDefense
-from keyhole.errors import BadUpdate
-from keyhole.models.modes import ClientMode
+from keyhole.errors import BadUpdate, BadValue, KeyholeError
+from keyhole.models.modes import ClientMode, read_mode
 from keyhole.models.weights import fill
-from keyhole.threat import Attacker, Knowledge, Server
+from keyhole.threat import Attacker, Knowledge, Observation, Server
 from keyhole.update import Update
+
+SECONDS = 30.0
+"""How long iterative attacks may take, where nobody says."""
+MANY = 64
+"""Images of a client up to which iterative attacks are tried."""
 
 log = logging.getLogger("keyhole")
 
 
-@dataclass(frozen=True)
-class SelfCheck:
-    """What the cheap attacks saw of one update."""
-
-    leaks: bool
-    attack: str | None
-    """The attack that saw most."""
-    ssim: tuple[float, ...]
-    """How well it saw each image."""
-    threshold: float
-    tried: tuple[str, ...]
-    words: str
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-
 class Guard:
-    """Attacks a client's own update by everything that takes a second, and scores it.
+    """Attacks a client's own update by what it can in ``seconds``, and scores it.
 
     An update leaks if an image is seen with an SSIM of ``threshold`` or more, and better than a
     plain grey picture would show it. ``defense`` is what the update went through: the guard's
-    attackers know it.
+    attackers know it. Closed forms come first; where they read nothing, iterative attacks take the
+    ``seconds`` (0: none of them). Where ``data``'s mean and std are only assumed, closed forms may
+    find that others fit.
     """
 
     def __init__(
@@ -64,8 +69,12 @@ class Guard:
         threshold: float = READ_SSIM,
         defense: Defense | None = None,
         mode: ClientMode = "train",
+        seconds: float = SECONDS,
+        assumed_normalisation: bool = False,
     ) -> None:
-        self.data, self.threshold, self.mode = data, threshold, mode
+        self.assumed_normalisation = assumed_normalisation
+        self.threshold, self.seconds = check_threshold(threshold), check_seconds(seconds)
+        self.data, self.mode = data, read_mode(mode)
         self.defense = defense or NoDefense()
         self.model = self.defense.prepared(model)
         self.attacks: list[Attack] = [
@@ -73,35 +82,91 @@ class Guard:
         ]
 
     @torch.no_grad()
-    def __call__(self, update: Update, images: Tensor, labels: Tensor) -> SelfCheck:
-        """Checks ``update``, which came of ``images`` in [0, 1] and their labels."""
+    def __call__(
+        self,
+        update: Update,
+        images: Tensor,
+        labels: Tensor,
+        others: tuple[Tensor, Tensor] | None = None,
+    ) -> SelfCheck:
+        """Checks ``update``, which came of ``images`` in [0, 1] and their labels.
+
+        ``others`` are images and labels that the client did not train on, if it has any: they tell
+        how well the update's own images can be told from them.
+        """
         server = Server(self.model)
-        tried: list[str] = []
-        best: tuple[str | None, list[float]] = (None, [])
+        sight = Sight(images, self.data, self.threshold)
         for attack in (a for a in self.attacks if a.reads_images):
             for attacker in attackers(attack, self.defense):
-                told = self.knowledge(attack, attacker, labels)
-                seen = server.receive(update, told)
-                if attack.misfits(seen):
-                    continue
-                name = f"{attack.name} ({attacker.value})"
-                scores = self.scores(attack(seen).images, images)
-                tried.append(name)
-                if max(scores) > max(best[1], default=-1.0):
-                    best = (name, scores)
-        null = metrics.ssim(flat(images), images, data_range=1.0).tolist()
-        read = [
-            s >= self.threshold and s > n
-            for s, n in zip(best[1], null if best[1] else [], strict=True)
-        ]
-        return SelfCheck(
-            leaks=any(read),
-            attack=best[0],
-            ssim=tuple(round(s, 4) for s in best[1]),
-            threshold=self.threshold,
-            tried=tuple(tried),
-            words=words(best[0], read, tried),
+                seen = server.receive(update, self.knowledge(attack, attacker, labels))
+                name = f"{attack.name} ({attacker})"
+                if (absent := unreported(attack, seen)) is not None:
+                    sight.not_tried.append(NotTried(name, absent))
+                elif not attack.misfits(seen):
+                    sight.add(name, *self.look(attack, seen))
+        if not sight.leaks:
+            self.iterate(server, update, labels, sight)
+        told = server.receive(update, self.knowledge(LabelInference(), Attacker.NAIVE, labels))
+        return replace(
+            sight.concluded(),
+            labels=infer_labels(told, labels),
+            membership=compare_losses(told, self.data, (images, labels), others),
+            notes=() if sight.leaks else self.doubts(),
         )
+
+    def doubts(self) -> tuple[str, ...]:
+        """Why attacks may have looked weaker than they are."""
+        assumed = (name_assumed(self.data),) if self.assumed_normalisation else ()
+        return (*assumed, *about_norms(self.model, self.mode, said=True))
+
+    def look(self, attack: Attack, seen: Observation) -> tuple[Tensor | None, Normalisation]:
+        """What a closed form finds, and by which normalisation that becomes pixels."""
+        own = Normalisation.of(self.data)
+        if not (self.assumed_normalisation and attack.recovers_inputs):
+            return attack(seen).images, own
+        found, by = next(attack_by_best_fit(attack, [seen], Bare(), own))
+        return found.images, by
+
+    def iterate(self, server: Server, update: Update, labels: Tensor, sight: Sight) -> None:
+        """Lets iterative attacks look for as long as the time lasts and nothing has been read."""
+        waiting = [
+            (attack, attacker)
+            for attack in iterative_for(self.defense, self.data)
+            for attacker in reversed(attackers(attack, self.defense))
+        ]
+        began = time.monotonic()
+        while waiting and not sight.leaks:
+            attack, attacker = waiting.pop(0)
+            seen = server.receive(update, self.knowledge(attack, attacker, labels))
+            left = self.seconds - (time.monotonic() - began)
+            why = self.why_not(attack, seen)
+            if why is None:
+                why = self.try_for(left / (1 + len(waiting)), attack, seen, attacker, sight)
+            if why is not None:
+                sight.not_tried.append(NotTried(f"{attack.name} ({attacker})", why))
+
+    def try_for(
+        self, seconds: float, attack: Matching, seen: Observation, who: Attacker, sight: Sight
+    ) -> str | None:
+        """One iterative attack; why what it found does not count, or None where it does."""
+        try:
+            made = attempt(attack, seen, seconds)
+        except KeyholeError as error:
+            return str(error)
+        name = f"{attack.name} ({who}, {made.iterations} iterations)"
+        if sight.add(name, made.found.images, enough=made.enough):
+            return None
+        fit = "1 iteration fits" if made.iterations == 1 else f"{made.iterations} iterations fit"
+        return f"{fit} into the time, too few: give it more seconds"
+
+    def why_not(self, attack: Matching, seen: Observation) -> str | None:
+        """Why an iterative attack is not tried; None where it is."""
+        if not self.seconds:
+            return "it takes time, and 0 seconds were given"
+        count = seen.knowledge.batch_size
+        if count > MANY:
+            return f"it cannot take {count} images in so short a time, {MANY} at most"
+        return "; ".join(attack.misfits(seen)) or unreported(attack, seen)
 
     def knowledge(self, attack: Attack, attacker: Attacker, labels: Tensor) -> Knowledge:
         return Knowledge(
@@ -115,28 +180,19 @@ class Guard:
             defense=None if attacker is Attacker.NAIVE else self.defense.spec,
         )
 
-    def scores(self, found: Tensor | None, truth: Tensor) -> list[float]:
-        """The SSIM of each of the client's images; what was not found is grey."""
-        if found is None or not len(found):
-            return [-1.0] * len(truth)
-        wide = truth.double().cpu()
-        pixels = torch.cat([to_pixels(found.cpu(), self.data), flat(wide)[:1]])
-        chosen = metrics.match(pixels[:-1], wide)
-        scores: list[float] = metrics.ssim(pixels[chosen], wide, data_range=1.0).tolist()
-        return scores
+
+def unreported(attack: Attack, seen: Observation) -> str | None:
+    """What an attack that fits the model would read, and the update does not have, in words."""
+    absent = [] if attack.misfits(seen) else sorted(attack.reads(seen) - set(seen.update.change))
+    return f"it reads {absent[0]!r}, which the update does not have" if absent else None
 
 
-def flat(images: Tensor) -> Tensor:
-    """What shows nothing: each image's place filled with the mean colour of all."""
-    return images.mean((0, 2, 3), keepdim=True).expand_as(images)
-
-
-def words(attack: str | None, read: Sequence[bool], tried: Sequence[str]) -> str:
-    if not tried:
-        return "no cheap attack applies to this update; that does not make it safe"
-    if any(read):
-        return f"{attack} reads {sum(read)} of {len(read)} images out of this update"
-    return f"not read by the attacks tried: {', '.join(tried)}"
+def iterative_for(defense: Defense, data: ImageSet) -> list[Matching]:
+    """The iterative attacks worth a client's time, those that know most of the defense first."""
+    own = [m() for m in ITERATIVE if m.only_adaptive and defense.name in m.adapts_to]
+    prior = [Gifd()] if Gifd().draws(data.shape) else []
+    found: list[Attack] = [*own, InvertingGradients(), *prior]
+    return [attack for attack in found if isinstance(attack, Matching)]
 
 
 ClientData = tuple[nn.Module, ImageSet, Tensor, Tensor]
@@ -148,26 +204,46 @@ def guard_mod(
     *,
     client: Callable[[Any], ClientData],
     defense: Defense | None = None,
+    mode: ClientMode = "train",
     warn: bool = False,
+    seconds: float = SECONDS,
+    untested: Literal["withhold", "warn"] = "withhold",
 ) -> Any:
     """A Flower client mod that withholds an update which would leak, or only warns.
 
     ``client`` gives a node's own model and images from its context. Put the mod outermost, so that
     it sees the update as the server would: ``ClientApp(mods=[guard_mod(...), as_mod(...)])``.
+    Each round takes up to ``seconds``. An update on which nothing could be tried is withheld as
+    well, unless ``untested="warn"``: it leaves then, with a warning in the log. With ``warn``
+    nothing is withheld.
     """
     from keyhole.federation.flower import before_upload
+
+    check_threshold(threshold)
+    check_seconds(seconds)
+    if untested not in ("withhold", "warn"):
+        raise BadValue(f"untested: it is 'withhold' or 'warn', got {untested!r}")
 
     def check(update: Update, weights: dict[str, Tensor], context: Any) -> str | None:
         model, data, images, labels = client(context)
         fill(model, weights, "the server's message")
+        update.check_against(model.state_dict())  # of anything else nobody knows what it tells
         own = {name for name, _ in model.named_parameters()}
         change = {name: tensor for name, tensor in update.change.items() if name in own}
-        guard = Guard(model=model, data=data, threshold=threshold, defense=defense)
+        guard = Guard(
+            model=model,
+            data=data,
+            threshold=threshold,
+            defense=defense,
+            mode=mode,
+            seconds=seconds,
+        )
         found = guard(Update(change, examples=len(images)), images, labels)
-        if not found.leaks:
+        if found.leaks is False:
             return None
         log.warning("keyhole: %s", found.words)
-        return None if warn else found.words
+        passes = warn or (found.leaks is None and untested == "warn")
+        return None if passes else found.words
 
     return before_upload(check)
 

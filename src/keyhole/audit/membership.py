@@ -2,59 +2,51 @@
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from keyhole.attacks.membership import Labelled, MembershipAttack, Question, Recipe
 from keyhole.attacks.membership.base import confidence, cross_entropy
 from keyhole.attacks.membership.recipe import works_on_images
 from keyhole.audit.membership_plan import MembershipPlan
 from keyhole.audit.membership_result import Inference, MembershipResult, Trial
+from keyhole.audit.membership_store import MembershipStore
+from keyhole.audit.membership_truth import Truth, drawn
 from keyhole.audit.progress import Progress, Silent
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES, Defense, NoDefense
-from keyhole.errors import DoesNotFit
+from keyhole.errors import KeyholeError
+from keyhole.lock import locked
 from keyhole.metrics import membership as metrics
 from keyhole.models import build
 from keyhole.registry import parameters
-from keyhole.seeds import derive, generator
+from keyhole.seeds import derive
 from keyhole.threat import Attacker, Server
 
-__all__ = ["Inference", "MembershipPlan", "MembershipResult", "Trial", "infer_membership"]
-
-PUBLIC = 10
-"""Public images that the attacker has for each member, where the data set has so many."""
+__all__ = [
+    "Inference",
+    "MembershipPlan",
+    "MembershipResult",
+    "Trial",
+    "drawn",
+    "infer_membership",
+]
 
 Row = tuple[Attacker, MembershipAttack]
-
-
-@dataclass(frozen=True)
-class Truth:
-    """Who is a member and who is not, and the images that are public; the judge's alone."""
-
-    members: Labelled
-    others: Labelled
-    public: Labelled
-    order: Tensor
-    """How candidates are shuffled before the attacker sees them."""
-
-    @property
-    def candidates(self) -> Labelled:
-        return self.members.beside(self.others).take(self.order)
-
-    def apart(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of candidates as those of members and of non-members."""
-        inside = self.order < len(self.members)
-        return scores[inside], scores[~inside]
 
 
 def infer_membership(
     plan: MembershipPlan,
     *,
+    out: Path | None = None,
+    fresh: bool = False,
     data_dir: str | None = None,
     device: torch.device | None = None,
     data: ImageSet | None = None,
@@ -64,11 +56,14 @@ def infer_membership(
     """Trains a model under each defense and lets every attacker guess who was a member.
 
     Objects given take the place of the plan's names. Everything that cannot fit is said before
-    anything is trained.
+    anything is trained. With a folder ``out`` every model and every trial is kept as it gets done:
+    an interrupted run goes on there, to the same result (bit for bit on a CPU).
     """
     found = data or load(plan.data, image_size=plan.image_size, data_dir=data_dir)
     place = device or torch.device("cpu")
-    experiment = Experiment(plan, found, drawn(found, plan, place), place, progress or Silent())
+    store = None if out is None else MembershipStore(out, plan.model_dump(mode="json"))
+    truth = drawn(found, plan, place)
+    experiment = Experiment(plan, found, truth, place, progress or Silent(), store)
     attacks = plan.attackers()
     tables = [
         (experiment.recipe(defense, epochs), rows_of(attacks, defense, plan.views))
@@ -76,41 +71,16 @@ def infer_membership(
         for epochs in plan.stops
     ]
     notes = dict.fromkeys(note for table in tables for note in experiment.checked(*table))
-    models = sum(1 + sum(attack.trains for _, attack in rows) for _, rows in tables)
-    experiment.progress.begin(models)
-    trials = tuple(experiment.trial(*table) for table in tables)
-    truth = experiment.truth
-    counts = (len(truth.members), len(truth.others), len(truth.public))
-    return MembershipResult(plan, *counts, trials, tuple(notes))
-
-
-def drawn(data: ImageSet, plan: MembershipPlan, device: torch.device) -> Truth:
-    """Members, non-members and public images by seed; none shows a part of what another shows."""
-    order = torch.randperm(len(data), generator=generator(plan.seed, "membership")).tolist()
-    group = list(range(len(data))) if data.groups is None else data.groups.tolist()
-    first = {group[i]: place for place, i in reversed(list(enumerate(order)))}
-    order.sort(key=lambda i: first[group[i]])
-
-    def take(count: int) -> list[int]:
-        nonlocal order
-        taken = order[:count]
-        groups = {group[i] for i in taken}
-        order = [i for i in order[count:] if group[i] not in groups]
-        return taken
-
-    members, others = take(plan.members), take(plan.members)
-    if len(others) < plan.members:
-        raise DoesNotFit(
-            f"data set {data.name!r} has {len(data)} images: too few for {plan.members} members "
-            "and as many non-members: pass fewer --members"
-        )
-    public = take(PUBLIC * plan.members if plan.public is None else plan.public)
-
-    def held(some: list[int]) -> Labelled:
-        return Labelled(data.images(some).to(device), data.labels[some].to(device))
-
-    candidates = torch.randperm(2 * plan.members, generator=generator(plan.seed, "candidates"))
-    return Truth(held(members), held(others), held(public), candidates)
+    if store is not None:
+        store.check(fresh=fresh)
+    with nullcontext() if out is None else locked(out):
+        trials = experiment.trials(tables, fresh=fresh)
+        counts = (len(truth.members), len(truth.others), len(truth.public))
+        run = None if out is None else str(out)
+        result = MembershipResult(plan, *counts, trials, tuple(notes), run=run)
+        if store is not None:
+            store.conclude(result.to_json())
+    return result
 
 
 def rows_of(attacks: Sequence[MembershipAttack], defense: Defense, views: int) -> list[Row]:
@@ -137,6 +107,45 @@ class Experiment:
     truth: Truth
     device: torch.device
     progress: Progress
+    store: MembershipStore | None = None
+
+    def trials(
+        self, tables: Sequence[tuple[Recipe, Sequence[Row]]], *, fresh: bool
+    ) -> tuple[Trial, ...]:
+        """Every trial; of an earlier run, what it had done is taken up."""
+        if self.store is not None:
+            self.store.begin(fresh=fresh)
+        self.progress.begin(sum(models_of(rows) for _, rows in tables))
+        try:
+            return tuple(self.kept_trial(n, *table) for n, table in enumerate(tables))
+        except KeyholeError:
+            if self.store is not None:
+                self.store.discard_if_empty()
+            raise
+
+    def kept_trial(self, number: int, recipe: Recipe, rows: Sequence[Row]) -> Trial:
+        """A trial, or what an earlier run found in it."""
+        if self.store is None:
+            return self.trial(recipe, rows)
+        key = self.key(recipe, rows)
+        known = self.store.trial(number, key)
+        if known is not None:
+            self.progress.advance(models_of(rows))
+            return known
+        found = self.trial(replace(recipe, keeper=self.store), rows)
+        self.store.keep_trial(number, key, found)
+        return found
+
+    def key(self, recipe: Recipe, rows: Sequence[Row]) -> str:
+        """Tells a trial from those of other images, recipes and attackers."""
+        digest = hashlib.sha256()
+        attackers = [f"{attack} {attacker}" for attacker, attack in rows]
+        facts = (str(recipe.defense), recipe.training, recipe.clients, recipe.rounds, attackers)
+        digest.update(repr((facts, self.plan.model, recipe.mean, recipe.std)).encode())
+        for part in (self.truth.members, self.truth.others, self.truth.public):
+            digest.update(part.images.cpu().numpy().tobytes())
+            digest.update(part.labels.cpu().numpy().tobytes())
+        return digest.hexdigest()[:12]
 
     def network(self, seed: int) -> nn.Module:
         return build(
@@ -229,6 +238,11 @@ class Experiment:
             roc=tuple(curve.drawn()),
             seconds=time.perf_counter() - began,
         )
+
+
+def models_of(rows: Sequence[Row]) -> int:
+    """How many models a trial trains: the one under attack and the attackers' own."""
+    return 1 + sum(attack.trains for _, attack in rows)
 
 
 def performance(question: Question, images: Labelled) -> tuple[float, float]:

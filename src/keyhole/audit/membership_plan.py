@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -12,8 +14,8 @@ from keyhole.federation import LocalTraining
 from keyhole.federation.training import Optimiser
 from keyhole.models.modes import ClientMode
 from keyhole.registry import parse_call, spell, split_names
+from keyhole.settings import Count, Seed
 
-Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Names = Annotated[tuple[str, ...], Field(min_length=1)]
 
@@ -52,7 +54,7 @@ class MembershipPlan(BaseModel):
     """Models that each attacker trains who needs some; None: as many as the attack says."""
     views: Annotated[int, Field(ge=0)] = 8
     """Views that an attacker takes of each image who knows that the defense changes images."""
-    seed: int = 0
+    seed: Seed = 0
 
     @field_validator("defenses", "attacks", mode="before")
     @classmethod
@@ -63,6 +65,12 @@ class MembershipPlan(BaseModel):
     def stops(self) -> list[int]:
         """The epochs after which the model is attacked."""
         return sorted({*(epoch for epoch in self.at if epoch < self.epochs), self.epochs})
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits that tell this plan from others."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def training(self, epochs: int) -> LocalTraining:
         """What a client does: alone, or in one round of several."""

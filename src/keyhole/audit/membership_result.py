@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from keyhole.audit.finding import versions
 from keyhole.audit.membership_plan import MembershipPlan
+from keyhole.errors import RunFolderError
 from keyhole.metrics.membership import RateAt
 from keyhole.threat import Attacker
 
@@ -25,7 +29,7 @@ class Inference:
     auc_high: float
     balanced_accuracy: float
     """At the threshold that is best in hindsight."""
-    rates: tuple[RateAt, ...]
+    rates: Annotated[tuple[RateAt, ...], Field(min_length=1)]
     """True-positive rates at low false-positive rates."""
     roc: tuple[tuple[float, float], ...]
     """False- and true-positive rates."""
@@ -47,7 +51,7 @@ class Trial:
     train_loss: float
     test_loss: float
     seconds: float
-    inferences: tuple[Inference, ...]
+    inferences: Annotated[tuple[Inference, ...], Field(min_length=1)]
 
     @property
     def gap(self) -> float:
@@ -64,6 +68,11 @@ class Trial:
         worst = f"{self.worst.attack} ({self.worst.attacker})"
         return {**self.__dict__, "inferences": found, "gap": self.gap, "worst": worst}
 
+    @classmethod
+    def from_json(cls, found: Any, path: Path) -> Trial:
+        """Reads what :meth:`to_json` wrote to ``path``."""
+        return read_as(Trial, found, path)
+
 
 @dataclass(frozen=True)
 class MembershipResult:
@@ -73,9 +82,11 @@ class MembershipResult:
     members: int
     others: int
     public: int
-    trials: tuple[Trial, ...]
+    trials: Annotated[tuple[Trial, ...], Field(min_length=1)]
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=versions)
+    run: str | None = None
+    """The run folder, where there is one."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -83,3 +94,23 @@ class MembershipResult:
             "plan": self.plan.model_dump(mode="json"),
             "trials": [trial.to_json() for trial in self.trials],
         }
+
+    @classmethod
+    def from_json(cls, found: Any, path: Path) -> MembershipResult:
+        """Reads what :meth:`to_json` wrote to ``path``."""
+        return replace(read_as(MembershipResult, found, path), run=str(path.parent))
+
+
+K = TypeVar("K")
+
+
+def read_as(kind: type[K], found: Any, path: Path) -> K:
+    """Builds ``kind`` from JSON that was read from ``path``; every field's type is checked."""
+    try:
+        return TypeAdapter(kind).validate_python(found)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise RunFolderError(
+            f"{path} is damaged ({place}: {first['msg'].lower()}): start anew with --fresh"
+        ) from None

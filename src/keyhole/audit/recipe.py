@@ -10,11 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast, get_args
 
+from torch import nn
+
 from keyhole.audit.plan import Stage
 from keyhole.defenses import DEFENSES, Defense, NoDefense
-from keyhole.errors import KeyholeError
+from keyhole.errors import BadUpdate, KeyholeError
 from keyhole.federation import LocalTraining
 from keyhole.models.modes import ClientMode
+from keyhole.untrusted import printable
 
 LEARNING_RATE = ("lr", "learning-rate", "learning_rate", "client-lr", "local-lr")
 BATCH_SIZE = ("batch-size", "batch_size", "local-batch-size")
@@ -22,6 +25,13 @@ STEPS = ("local-steps", "local_steps", "steps", "num-steps")
 EPOCHS = ("local-epochs", "local_epochs", "epochs", "num-epochs")
 MOST_ORDERS = 24
 """Orders of images in steps that an attack tries, each as a trial of its own."""
+LONGEST_CLAIM = 300
+"""Characters of what a client may say of its defense."""
+MOST_IMAGES, MOST_STEPS, MOST_LR = 1_000_000, 10_000_000, 1e6
+"""What is believed of one client, at most."""
+MOST_UNROLLED = 1000
+"""Steps that an attack takes one by one."""
+LARGEST = 1e300
 EXAMPLES = ("num-examples", "num_examples", "examples")
 
 
@@ -41,34 +51,43 @@ class CapturedRecipe:
     """In how many ways its images may have been shared out among its steps."""
     mode: ClientMode
     notes: tuple[str, ...]
+    defense: Defense
+    """What its update went through, as far as anybody says."""
+    clients_did: str = ""
+    """In words, what clients did as far as it was told, whatever attacks take it for."""
 
 
 def recipe_of(told: Mapping[str, Any], stage: Stage) -> CapturedRecipe:
     """From what was ``told`` in the captured messages; what the user set in ``stage`` wins."""
     given, notes = stage.model_fields_set, []
     batch = stage.batch_size if "batch_size" in given else number(told, BATCH_SIZE)
-    examples = number(told, EXAMPLES)
-    if examples is None:
-        examples = batch or 1
+    batch = None if batch is None or batch < 1 else batch
+    examples = believed(number(told, EXAMPLES), MOST_IMAGES, "images")
+    if examples is None or examples < 1:
+        examples = believed(batch, MOST_IMAGES, "images in a batch") or 1
         notes.append(f"how many images a client has is not known: taken as {examples:g}")
     if batch is None:
         batch = examples
         notes.append("the batch size is not known: taken as all of a client's images")
-    training = LocalTraining(
-        lr=1.0, epochs=int(number(told, EPOCHS) or 1), batch_size=max(1, int(batch))
-    )
-    steps = stage.steps if "steps" in given else number(told, STEPS)
+    epochs = believed(number(told, EPOCHS), MOST_STEPS, "epochs")
+    training = LocalTraining(lr=1.0, epochs=max(1, int(epochs or 1)), batch_size=max(1, int(batch)))
+    steps = stage.steps if "steps" in given else believed(number(told, STEPS), MOST_STEPS, "steps")
     if steps is None:
         steps = training.steps_of(max(1, int(examples)))
-        if number(told, EPOCHS) is None:
+        if epochs is None:
             notes.append(f"how long clients train is not known: taken as one epoch, {steps} steps")
-    lr = stage.lr if stage.lr is not None else number(told, LEARNING_RATE)
+    lr = stage.lr
+    if lr is None:
+        lr = believed(number(told, LEARNING_RATE), MOST_LR, "as learning rate")
     if lr is None or lr <= 0:
         lr = 1.0
         notes.append("the learning rate is not known: taken as 1, which scales all alike")
     examples, steps = max(1, int(examples)), max(1, int(steps))
+    believed(steps, MOST_STEPS, "steps")
     notes += [*not_plain(told, steps), *unknown_defense(told, stage)]
     local = training.local_batch(examples)
+    epochs = None if "steps" in given else number(told, EPOCHS)
+    clients_did = describe_training(told, steps, local, lr=stage.lr, epochs=epochs)
     orders = how_many_orders(examples, local)
     once = steps * local == examples and orders <= MOST_ORDERS
     if local < examples and steps > 1 and once:
@@ -82,6 +101,9 @@ def recipe_of(told: Mapping[str, Any], stage: Stage) -> CapturedRecipe:
             "large step on all images"
         )
         steps, lr, local = 1, lr * steps, examples
+    elif steps > MOST_UNROLLED:
+        notes.append(f"{steps} steps are more than attacks unroll: they are taken for one large")
+        steps, lr = 1, lr * steps
     return CapturedRecipe(
         examples=examples,
         steps=steps,
@@ -90,7 +112,16 @@ def recipe_of(told: Mapping[str, Any], stage: Stage) -> CapturedRecipe:
         orders=orders if steps > 1 and local < examples else 1,
         mode=mode_of(told, stage),
         notes=tuple(notes),
+        defense=defense_of(told, stage),
+        clients_did=clients_did,
     )
+
+
+def believed(value: float | None, most: float, what: str) -> float | None:
+    """A number that a client told; raises where no client can have that many."""
+    if value is not None and value > most:
+        raise BadUpdate(f"it tells {value:g} {what}, more than {most:g}, which is not believed")
+    return value
 
 
 def how_many_orders(images: int, batch: int) -> int:
@@ -112,8 +143,8 @@ def number(told: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
     0.1
     """
     values = [told[name] for name in names if name in told]
-    numbers = [float(v) for v in values if isinstance(v, int | float)]
-    return next((v for v in numbers if math.isfinite(v)), None)
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    return next((float(v) for v in numbers if -LARGEST < v < LARGEST), None)
 
 
 def mode_of(told: Mapping[str, Any], stage: Stage) -> ClientMode:
@@ -132,23 +163,78 @@ def not_plain(told: Mapping[str, Any], steps: int) -> list[str]:
     return []
 
 
+def describe_training(
+    told: Mapping[str, Any], steps: int, batch: int, *, lr: float | None, epochs: float | None
+) -> str:
+    """What a client did: its steps, epochs, batches and optimiser, as far as they are known.
+
+    >>> told = {"lr": 0.01, "momentum": 0.9, "optimiser": "sgd"}
+    >>> describe_training(told, 19, 32, lr=None, epochs=1)
+    '19 steps of sgd, lr 0.01, momentum 0.9 (1 epoch in batches of 32)'
+    """
+    optimiser = str(told.get("optimiser", told.get("optimizer", "sgd"))).lower()
+    known = len(optimiser) < 20 and optimiser.isidentifier()
+    rate = lr if lr is not None else number(told, LEARNING_RATE)
+    words = [f"{steps} {'step' if steps == 1 else 'steps'} of {optimiser if known else 'unknown'}"]
+    words.append("unknown lr" if rate is None else f"lr {rate:g}")
+    for name in ("momentum", "weight-decay", "proximal-mu"):
+        value = number(told, (name, name.replace("-", "_")))
+        if value:
+            words.append(f"{name.replace('-', ' ')} {value:g}")
+    length = "" if epochs is None else f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'} in "
+    return f"{', '.join(words)} ({length}batches of {batch})"
+
+
 def unknown_defense(told: Mapping[str, Any], stage: Stage) -> list[str]:
     """Says that a defense is none of ours."""
-    said = str(told.get("defense", "none"))
-    if "defenses" in stage.model_fields_set:
+    if "defenses" in stage.model_fields_set or parse_claim(told.get("defense", "none")):
         return []
-    try:
-        DEFENSES.parse(said)
-    except KeyholeError:
-        return [f"the clients' defense {said!r} is not known here: attackers do without it"]
-    return []
+    said = printable(told["defense"], LONGEST_CLAIM)
+    return [
+        f"the clients' defense {said!r} is not known here: attackers do without it; name the one "
+        "they should know with --defense"
+    ]
 
 
 def defense_of(told: Mapping[str, Any], stage: Stage) -> Defense:
     """The defense the clients used: as the user says, else as the messages do, else none known."""
     if "defenses" in stage.model_fields_set:
         return DEFENSES.parse(stage.defenses[0])
+    return parse_claim(told.get("defense", "none")) or NoDefense()
+
+
+def parse_claim(said: object) -> Defense | None:
+    """The defense that a stranger's words name; None where they name none of Keyhole's own.
+
+    >>> str(parse_claim("gaussian(sigma=0.5)")), parse_claim("pruning + gaussian")
+    ('gaussian(sigma=0.5)', None)
+    """
+    text = str(said)
+    name = text.partition("(")[0].strip()
+    if len(text) > LONGEST_CLAIM or name not in DEFENSES.names():
+        return None
     try:
-        return DEFENSES.parse(str(told.get("defense", "none")))
+        return DEFENSES.parse(text)
     except KeyholeError:
-        return NoDefense()
+        return None
+
+
+def believe_claims(
+    told: Mapping[str, Any], client: Mapping[str, Any], stage: Stage, model: nn.Module
+) -> tuple[dict[str, Any], list[str]]:
+    """What is ``told`` with the defense that a client claims, and what a reader should know of it.
+
+    A client may claim what it likes: a defense that this model cannot have is not believed.
+    """
+    said = client.get("defense")
+    if said is None or "defenses" in stage.model_fields_set:
+        return dict(told), []
+    claim = parse_claim(said)
+    if claim is None:
+        return {**told, "defense": said}, []  # unknown_defense() says so
+    if claim.misfits(model) or claim.prepared(model) is not model:
+        words = f"its clients claim {claim}, which does not fit the model: attackers do without it"
+        return {**told, "defense": "none"}, [words]
+    return {**told, "defense": said}, [
+        f"the defense is {claim}, as its clients claim: nobody can check that; --defense overrides"
+    ]

@@ -12,9 +12,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from keyhole.attacks import Reconstruction, Workbench
 from keyhole.audit.bench import AuditBench
+from keyhole.audit.cast import Cast
 from keyhole.audit.explanations import explained, sheet
 from keyhole.audit.finding import Finding, key_of, versions
+from keyhole.audit.normalising import attack_by_best_fit
 from keyhole.audit.progress import Progress
 from keyhole.audit.scene import Row, Scene, Skipped
 from keyhole.audit.scoring import Blind, Judge
@@ -22,6 +25,8 @@ from keyhole.audit.store import Store
 from keyhole.audit.tally import RowTally, SceneTally
 from keyhole.audit.tap import Tapped
 from keyhole.audit.verdict import Verdict, verdicts
+from keyhole.data import Normalisation
+from keyhole.defenses import NoDefense
 from keyhole.defenses.base import Memory
 from keyhole.federation import defended_update
 from keyhole.metrics import METRICS, summarise
@@ -75,7 +80,10 @@ def play(
 ) -> AuditResult:
     """Plays every scene that the store does not know yet, and judges."""
     progress.begin(sum(len(s.cast.victims) * (1 + len(s.rows)) for s in scenes if s.rows))
-    judges: dict[int, Judge | Blind] = {}
+    if store is not None:
+        store.keep_order([key(scene, row) for scene in scenes for row in scene.rows])
+    judge: Judge | Blind | None = None
+    judged_cast: Cast | None = None  # scenes of one cast follow each other and share a judge
     findings: list[Finding] = []
     with full_precision():
         for scene in scenes:
@@ -83,19 +91,19 @@ def play(
                 continue
             units = len(scene.cast.victims) * (1 + len(scene.rows))
             known = [store.finding(key(scene, row)) for row in scene.rows] if store else [None]
-            if all(known):
+            if store is not None and all(known):
+                store.drop_begun(name_of(scene))
                 findings += [f for f in known if f is not None]
                 progress.advance(units)
                 continue
-            made = id(scene.cast)
-            if made not in judges:
-                judges[made] = (
-                    Judge(scene.cast, data_dir) if scene.cast.scored else Blind(scene.cast)
-                )
+            if judge is None or judged_cast is not scene.cast:
+                judge = Judge(scene.cast, data_dir) if scene.cast.scored else Blind(scene.cast)
+                judged_cast = scene.cast
             desk = Desk(store, progress, victims_at_once)
-            findings += play_scene(scene, judges[made], desk)
+            findings += play_scene(scene.opened(), judge, desk)
     skipped = tuple(s for scene in scenes for s in scene.skipped)
-    result = AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store, tuple(notes))
+    judged = tuple(verdicts(findings, skipped))
+    result = AuditResult(tuple(findings), judged, skipped, store, tuple(notes))
     if store is not None:
         store.write_json("summary.json", result.to_json())
     return result
@@ -103,11 +111,9 @@ def play(
 
 def rebuild(store: Store) -> AuditResult:
     """The result of an earlier audit, from its folder; of an interrupted one, what is there."""
-    summary = store.summary()
-    skipped = tuple(Skipped(**s) for s in summary.get("skipped", ()))
+    skipped, notes = store.skipped_and_notes()
     findings = store.findings()
-    notes = tuple(summary.get("notes", ()))
-    return AuditResult(tuple(findings), tuple(verdicts(findings)), skipped, store, notes)
+    return AuditResult(tuple(findings), tuple(verdicts(findings, skipped)), skipped, store, notes)
 
 
 @dataclass(frozen=True)
@@ -122,7 +128,7 @@ class Desk:
 def play_scene(scene: Scene, judge: Judge | Blind, desk: Desk) -> list[Finding]:
     """All findings of one scene; finished chunks of an interrupted run are taken up."""
     store, progress = desk.store, desk.progress
-    name = key_of(identity(scene, None)).rsplit("-", 1)[-1]
+    name = name_of(scene)
     victims = range(len(scene.cast.victims))
     tally = SceneTally.empty(len(scene.rows))
     for start in victims[:: chunk_size(scene.model)]:
@@ -155,7 +161,7 @@ def play_chunk(
     tally = SceneTally.empty(len(scene.rows))
     clients: list[Client] = []
     doing = "clients train" if scene.captured is None else "updates are read"
-    progress.show(f"{scene.cast.stage.model}, {scene.defense}: {doing}")
+    progress.show(f"{doing} under {scene.defense.name}, {scene.cast.stage.model}")
     for victim in chunk:
         started = time.perf_counter()
         clients.append(observe(scene, victim, tally))
@@ -163,24 +169,36 @@ def play_chunk(
         progress.advance(1)
     tally.pictures.update(explained(scene, chunk, [c.observation.update for c in clients]))
     for number, row in enumerate(scene.rows):
-        progress.show(f"{scene.cast.stage.model}, {scene.defense}: {row.attack} ({row.attacker})")
+        who = f"{row.attack.name} ({row.attacker})"
+        progress.show(f"{who} against {scene.defense.name}, {scene.cast.stage.model}")
         labels = [scene.cast.data.labels[list(scene.cast.victims[v])] for v in chunk]
         told = [
             replace(c.observation, knowledge=scene.knowledge(row, y, c.masks, c.passed))
             for c, y in zip(clients, labels, strict=True)
         ]
-        state = f"{name}-{chunk.start}-{number}"
-        bench = AuditBench(state, desk.store, progress, desk.victims_at_once)
-        found = row.attack.on_many(told, bench)
+        state = desk.store.state(f"{name}-{chunk.start}-{number}") if desk.store else None
+        bench = AuditBench(state, progress, desk.victims_at_once)
+        found = attack_all(scene, row, told, bench)
         for victim, client in zip(chunk, clients, strict=True):
             started = time.perf_counter()
-            reconstruction = next(found)
+            reconstruction, normalisation = next(found)
             seconds = time.perf_counter() - started
-            seen = judge.score(victim, reconstruction, client.masks)
+            seen = judge.score(victim, reconstruction, client.masks, normalisation)
             tally.rows[number].add(seen, reconstruction, seconds)
             tally.keep(victim, number, judge.truth(victim), seen)
             progress.advance(1)
     return tally
+
+
+def attack_all(
+    scene: Scene, row: Row, told: Sequence[Observation], bench: Workbench
+) -> Iterator[tuple[Reconstruction, Normalisation]]:
+    """What an attacker finds of each client, and by which normalisation that becomes pixels."""
+    own = Normalisation.of(scene.cast.data)
+    if scene.cast.assumed_normalisation and row.attack.recovers_inputs:
+        exact = isinstance(scene.defense, NoDefense)
+        return attack_by_best_fit(row.attack, told, bench, own, exact=exact)
+    return ((found, own) for found in row.attack.on_many(told, bench))
 
 
 @dataclass(frozen=True)
@@ -204,7 +222,7 @@ def observe(scene: Scene, victim: int, tally: SceneTally) -> Client:
     labels = made.data.labels[indices]
     if scene.captured is not None:
         knowledge = scene.knowledge(scene.rows[0], labels)
-        return Client(scene.server.receive(scene.captured[victim], knowledge, client=victim))
+        return Client(scene.server.receive(scene.captured[victim](), knowledge, client=victim))
     draw = generator(made.seed, "client", victim)
     sent: list[Update] = []
     memory: Memory = {}
@@ -261,6 +279,7 @@ def conclude(
         telemetry=tally.mean_telemetry(),
         recipe=recipe(scene),
         versions=versions(),
+        reads_images=row.attack.reads_images,
     )
 
 
@@ -272,11 +291,16 @@ def recipe(scene: Scene) -> dict[str, Any]:
     return {
         **stage.model_dump(mode="json", exclude={"defenses", "attacks", "model", "data"}),
         "image_size": list(scene.cast.data.size),
+        "mean": list(scene.cast.data.mean),
+        "std": list(scene.cast.data.std),
+        "assumed_normalisation": scene.cast.assumed_normalisation,
         "seed": scene.cast.seed,
         "fingerprint": scene.cast.fingerprint,
         "indices": [list(batch) for batch in scene.cast.victims],
         "gallery": len(scene.cast.victims) * stage.batch_size + len(scene.cast.public),
         "scored": scene.cast.scored,
+        "left_out": list(scene.left_out),
+        "clients_did": scene.cast.clients_did,
         "device": name,
     }
 
@@ -293,6 +317,11 @@ def identity(scene: Scene, row: Row | None) -> dict[str, Any]:
         "rows": [f"{r.attack} {r.attacker}" for r in scene.rows] if row is None else None,
     }
     return same if row is None else {**same, "attack": str(row.attack), "attacker": row.attacker}
+
+
+def name_of(scene: Scene) -> str:
+    """What a scene's chunks and states are called by."""
+    return key_of(identity(scene, None)).rsplit("-", 1)[-1]
 
 
 def key(scene: Scene, row: Row) -> str:

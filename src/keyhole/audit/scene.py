@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import nn
 
-from keyhole.attacks import ITERATIVE, Attack
+from keyhole.attacks import ITERATIVE, Attack, Gifd
+from keyhole.attacks.generative.prior import public_half
 from keyhole.audit.cast import Cast, fallbacks
 from keyhole.defenses import Defense, NoDefense
 from keyhole.errors import DoesNotFit
@@ -32,6 +33,8 @@ class Skipped:
     model: str
     defense: str
     why: str
+    data: str = ""
+    """What the images are called in the report."""
 
 
 @dataclass(frozen=True)
@@ -42,12 +45,20 @@ class Scene:
     defense: Defense
     model: nn.Module
     server: Server | None
-    """None where every attack was refused."""
+    """None where every attack was refused, and until a captured scene is opened."""
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...] = field(default=())
-    captured: tuple[Update, ...] | None = None
-    """What a real server saw of each client; None: the clients train here."""
+    captured: tuple[Callable[[], Update], ...] | None = None
+    """Read what a real server saw of each client; None: the clients train here."""
+    reopen: Callable[[], Server] | None = None
+    """Puts a captured round's weights into ``model``; None: they are there."""
     notes: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """Attacks that are tried only by request: why, and how to ask for them."""
+
+    def opened(self) -> Scene:
+        """The scene with its weights in place, which captured ones of a stage share."""
+        return self if self.reopen is None else replace(self, server=self.reopen())
 
     def knowledge(
         self,
@@ -62,24 +73,26 @@ class Scene:
 
 def scenes(casts: Sequence[Cast]) -> list[Scene]:
     """Every scene of some stages, in order; whatever does not fit is said before anything runs."""
-    found = [scene for made in casts for scene in _scenes(made)]
-    if any(scene.rows for scene in found):
-        refuse_useless([scene for scene in found if scene.cast.chosen])
-    else:
-        refuse_useless(found)
+    found = [scene for made in casts for scene in scenes_of(made)]
+    refuse_useless(found)
     return found
 
 
 def refuse_useless(scenes: Sequence[Scene]) -> None:
-    """Raises where an attack that was asked for applies nowhere."""
-    used = {row.attack.called for scene in scenes for row in scene.rows}
-    useless = [s for scene in scenes for s in scene.skipped if s.attack not in used]
-    if useless:
-        first = useless[0]
+    """Raises with the reasons where no attack applies in any of them."""
+    if any(scene.rows for scene in scenes):
+        return
+    refused = [s for scene in scenes for s in scene.skipped]
+    if not refused:
+        return
+    first, reasons = refused[0], {s.attack: s.why for s in reversed(refused)}
+    if len(reasons) == 1:
         raise DoesNotFit(f"attack {first.attack!r} does not apply to {first.model!r}: {first.why}")
+    listed = "; ".join(f"{name}: {reasons[name]}" for name in reversed(reasons))
+    raise DoesNotFit(f"none of the attacks applies to {first.model!r}: {listed}")
 
 
-def _scenes(made: Cast) -> list[Scene]:
+def scenes_of(made: Cast) -> list[Scene]:
     """The scenes of one stage: attacks that alter the model get a server of their own."""
     found = []
     for defense in made.defenses:
@@ -100,10 +113,14 @@ def _defended(made: Cast, defense: Defense, model: nn.Module) -> list[Scene]:
             altered = attack.alter(model)
             found.append(scene_of(made, defense, [attack], altered, Server(altered)))
         except DoesNotFit as error:
-            refused.append(Skipped(attack.called, made.stage.model, str(defense), str(error)))
+            refused.append(skip(attack.called, made, defense, str(error)))
     if refused:
         found.append(Scene(made, defense, model, None, (), tuple(refused)))
     return found
+
+
+def skip(attack: str, made: Cast, defense: Defense, why: str) -> Skipped:
+    return Skipped(attack, made.stage.model, str(defense), why, made.label or made.stage.data)
 
 
 def untried(defense: Defense) -> list[str]:
@@ -129,11 +146,25 @@ def scene_of(
         rows, skipped = [*rows, *more], [*skipped, *refused]
     elif not made.chosen:
         skipped += [
-            Skipped(name, made.stage.model, str(defense), "it takes minutes: name it with --attack")
+            skip(name, made, defense, "it takes minutes: name it with --attack")
             for name in untried(defense)
         ]
-    notes = (*made.notes, *defense.caveats(model))
+    notes = (*made.notes, *defense.caveats(model), *seen_by_prior(made, [r.attack for r in rows]))
     return Scene(made, defense, model, server, tuple(rows), tuple(skipped), notes=notes)
+
+
+def seen_by_prior(made: Cast, attacks: Sequence[Attack]) -> list[str]:
+    """A line where the generator that comes with GIFD was trained on some of the victims."""
+    if made.data.name != "cifar10" or not any(
+        isinstance(a, Gifd) and a.generator is None for a in attacks
+    ):
+        return []
+    public = set(public_half(made.data))
+    victims = [image for batch in made.victims for image in batch]
+    seen = sum(image in public for image in victims)
+    if not seen:
+        return []
+    return [f"gifd's generator was trained on {seen} of the {len(victims)} images attacked"]
 
 
 def _rows(
@@ -144,8 +175,7 @@ def _rows(
     for attack in attacks:
         reasons = why_not(attack, server, made, defense)
         if reasons:
-            why = "; ".join(reasons)
-            skipped.append(Skipped(attack.called, made.stage.model, str(defense), why))
+            skipped.append(skip(attack.called, made, defense, "; ".join(reasons)))
         else:
             rows += [Row(attack, attacker) for attacker in attackers(attack, defense)]
     return rows, skipped
@@ -169,7 +199,7 @@ def why_not(attack: Attack, server: Server, made: Cast, defense: Defense) -> lis
     if not made.scored and "labels" in attack.given:
         return ["nobody knows the labels of this client's images"]
     labels = torch.zeros(made.stage.batch_size, dtype=torch.long)
-    blank = torch.zeros(made.stage.batch_size, *made.data.shape)
+    blank = torch.zeros(1, *made.data.shape).expand(made.stage.batch_size, -1, -1, -1)
     kind = attackers(attack, defense)[0]
     knowledge = made.knowledge(defense, attack, kind, labels, passed=(blank,))
     seen = server.receive(update, knowledge)

@@ -13,7 +13,7 @@ from torch import Tensor
 from keyhole import metrics
 from keyhole.attacks import Reconstruction
 from keyhole.audit.cast import Cast
-from keyhole.data import ImageSet, denormalise
+from keyhole.data import ImageSet, Normalisation
 from keyhole.metrics.gallery import most_alike, signature
 from keyhole.metrics.perceptual import why_unavailable
 from keyhole.seeds import generator
@@ -57,8 +57,17 @@ class Judge:
         """A victim's images in [0, 1]."""
         return self.data.images(self.victims[victim]).to(self.device)
 
-    def score(self, victim: int, found: Reconstruction, masks: tuple[Tensor, ...] = ()) -> Seen:
-        """The scores of one victim's reconstruction: one value an image, or one a client."""
+    def score(
+        self,
+        victim: int,
+        found: Reconstruction,
+        masks: tuple[Tensor, ...] = (),
+        by: Normalisation | None = None,
+    ) -> Seen:
+        """The scores of one victim's reconstruction: one value an image, or one a client.
+
+        Its inputs are turned into pixels ``by`` a normalisation; None: the data set's.
+        """
         scores: Scores = {}
         images = film = None
         if found.labels is not None:
@@ -66,23 +75,25 @@ class Judge:
             scores["labels"] = [_label_overlap(found.labels, labels)]
         if found.images is not None or found.labels is None:
             truth = self.truth(victim)
-            images, chosen = self.in_order(found.images, truth)
+            images, chosen = self.in_order(found.images, truth, by)
             scores |= self.compare(images, truth, victim)
             scores["read"] = self._read(scores, victim)
             if found.masks and len(masks) == len(found.masks):
                 scores |= metrics.mask_distances(found.masks, masks, chosen)
             if found.frames and chosen[0] >= 0:
-                film = self.to_pixels(torch.stack([f[chosen[0]] for _, f in found.frames]))
+                film = self.to_pixels(torch.stack([f[chosen[0]] for _, f in found.frames]), by)
         return Seen(images, scores, film, tuple(when for when, _ in found.frames))
 
-    def to_pixels(self, inputs: Tensor) -> Tensor:
-        return to_pixels(inputs.to(self.device), self.data)
+    def to_pixels(self, inputs: Tensor, by: Normalisation | None = None) -> Tensor:
+        return to_pixels(inputs.to(self.device), self.data, by)
 
-    def in_order(self, inputs: Tensor | None, truth: Tensor) -> tuple[Tensor, Tensor]:
+    def in_order(
+        self, inputs: Tensor | None, truth: Tensor, by: Normalisation | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Pixels in the truth's order, mean colour for what is missing; and which is which."""
         flat = torch.zeros(1, *self.data.shape, dtype=torch.double, device=self.device)
         found = flat[:0] if inputs is None else inputs.to(flat)
-        pixels = self.to_pixels(torch.cat([found, flat]))
+        pixels = torch.cat([self.to_pixels(found, by), self.to_pixels(flat)])
         chosen = metrics.match(pixels[:-1], truth) if len(found) else torch.full((len(truth),), -1)
         return pixels[chosen], chosen
 
@@ -153,14 +164,20 @@ class Blind:
     def truth(self, victim: int) -> None:
         return None
 
-    def score(self, victim: int, found: Reconstruction, masks: tuple[Tensor, ...] = ()) -> Seen:
+    def score(
+        self,
+        victim: int,
+        found: Reconstruction,
+        masks: tuple[Tensor, ...] = (),
+        by: Normalisation | None = None,
+    ) -> Seen:
         if found.images is None:
             return Seen(None, {})
         film = torch.stack([frame[0] for _, frame in found.frames]) if found.frames else None
         return Seen(
-            to_pixels(found.images, self.data),
+            to_pixels(found.images, self.data, by),
             {},
-            None if film is None else to_pixels(film, self.data),
+            None if film is None else to_pixels(film, self.data, by),
             tuple(when for when, _ in found.frames),
         )
 
@@ -168,9 +185,9 @@ class Blind:
         return {}
 
 
-def to_pixels(inputs: Tensor, data: ImageSet) -> Tensor:
-    """Model inputs as [0, 1] images."""
-    return denormalise(inputs.detach().double(), data.mean, data.std).clamp(0, 1)
+def to_pixels(inputs: Tensor, data: ImageSet, by: Normalisation | None = None) -> Tensor:
+    """Model inputs as [0, 1] images, ``by`` a normalisation; None: the data set's."""
+    return (by or Normalisation.of(data)).pixels(inputs.detach().double()).clamp(0, 1)
 
 
 def _finite(metric: str, values: Tensor) -> list[float]:

@@ -1,29 +1,32 @@
-"""``keyhole audit``, ``keyhole report``, ``keyhole list``."""
+"""``keyhole audit`` and ``keyhole report``."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from keyhole.audit import AuditResult, Plan, Stage, Store, read_plan, run_plan, tour
+from keyhole.audit.membership_store import is_membership_run, read_result
 from keyhole.audit.run import rebuild
+from keyhole.cli.membership import tell as tell_membership
+from keyhole.cli.progress import watched
 from keyhole.cli.shared import (
     ClientMode,
     DataDir,
     Device,
     ImageSize,
     Json,
+    Mean,
+    Std,
+    Wide,
     at_once,
-    watched,
 )
 from keyhole.registry import split_names
-from keyhole.report import print_result, write
-from keyhole.report.catalogue import catalogue
+from keyhole.report import membership_page, print_result, write
 from keyhole.settings import checked
+from keyhole.terminal import say_json, say_unwrapped
 
 
 def audit(
@@ -41,6 +44,8 @@ def audit(
     victims: Annotated[int | None, typer.Option(help="Clients attacked.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Images in a client's batch.")] = None,
     image_size: ImageSize = None,
+    mean: Mean = None,
+    std: Std = None,
     weights: Annotated[
         Path | None, typer.Option(help="The model's weights, safetensors; default: random.")
     ] = None,
@@ -76,6 +81,7 @@ def audit(
     data_dir: DataDir = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: under runs/.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Replace an earlier audit there.")] = False,
+    wide: Wide = False,
     as_json: Json = False,
 ) -> None:
     """Attack clients through what they share, and judge each defense by its worst attacker.
@@ -85,6 +91,8 @@ def audit(
     """
     choices = {
         "image_size": image_size,
+        "mean": mean,
+        "std": std,
         "weights": weights,
         "victims": victims,
         "batch_size": batch_size,
@@ -98,10 +106,11 @@ def audit(
         "rounds": rounds,
         "nodes": clients,
         "truth": truth,
-        "defenses": tuple(split_names(defense)) if defense else None,
-        "attacks": tuple(split_names(attack)) if attack else None,
+        "defenses": names_in(defense, "--defense"),
+        "attacks": names_in(attack, "--attack"),
     }
-    plan = make_plan(plan_file, model, data, choices).with_all(seed=seed)
+    models, sets = names_in(model, "--model"), names_in(data, "--data")
+    plan = make_plan(plan_file, models, sets, choices).with_all(seed=seed)
     folder = out or Path("runs") / f"audit-{plan.digest}"
     with watched() as bar:
         result = run_plan(
@@ -113,62 +122,62 @@ def audit(
             progress=bar,
             victims_at_once=at_once(victims_at_once),
         )
+        bar.show("the page is written")
         page = write(result, title=plan.title)
-    tell(result, page, as_json=as_json)
+    tell(result, page, wide=wide, as_json=as_json)
+
+
+def names_in(text: str | None, option: str) -> tuple[str, ...] | None:
+    """The names that an option gives; None where it is not given."""
+    return None if text is None else tuple(split_names(text, option=option))
 
 
 def make_plan(
-    plan_file: Path | None, model: str | None, data: str | None, choices: dict[str, Any]
+    plan_file: Path | None,
+    models: tuple[str, ...] | None,
+    sets: tuple[str, ...] | None,
+    choices: dict[str, Any],
 ) -> Plan:
     """The plan that the options ask for: a file's, the tour, or every model on every data set."""
     given = {k: v for k, v in choices.items() if v is not None}
     if plan_file is not None:
         return read_plan(plan_file).with_all(**given)
-    names_parts = model or data or {"defenses", "attacks", "captured"} & given.keys()
+    names_parts = models or sets or {"defenses", "attacks", "captured"} & given.keys()
     if not names_parts:
         return tour().with_all(**given)
     default = Stage()
     stages = tuple(
         checked(Stage, {"model": m, "data": d, **given})
-        for m in split_names(model or default.model)
-        for d in split_names(data or default.data)
+        for m in models or (default.model,)
+        for d in sets or (default.data,)
     )
     return Plan(title="Audit", stage=stages)
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The folder of an audit.")],
+    run: Annotated[Path, typer.Argument(help="The folder of an audit or a membership run.")],
+    wide: Wide = False,
     as_json: Json = False,
 ) -> None:
     """Show an earlier audit again and write its page anew."""
-    store = Store.existing(run)
-    result = rebuild(store)
-    plan = store.plan() or {}
-    tell(result, write(result, title=str(plan.get("title", "Audit"))), as_json=as_json)
-
-
-def list_all(as_json: Json = False) -> None:
-    """List attacks, defenses, models, data sets and metrics: what each is and what it needs."""
-    rooms = catalogue()
-    if as_json:
-        typer.echo(json.dumps(rooms, indent=1))
+    if is_membership_run(run):
+        inferred = read_result(run)
+        tell_membership(inferred, membership_page.write(inferred), wide=wide, as_json=as_json)
         return
-    console = Console()
-    for room, entries in rooms.items():
-        console.print(f"\n{room}", style="bold")
-        for entry in entries:
-            console.print(f"  {entry['name']}", style="cyan", highlight=False)
-            for key, value in entry.items():
-                if key != "name" and value not in ("", None, {}, []):
-                    console.print(f"      {key}: {value}", highlight=False, markup=False)
+    with watched() as bar:
+        bar.show("findings are read")
+        store = Store.existing(run)
+        result = rebuild(store)
+        bar.show("the page is written")
+        page = write(result, title=str((store.plan() or {}).get("title", "Audit")))
+    tell(result, page, wide=wide, as_json=as_json)
 
 
-def tell(result: AuditResult, page: str, *, as_json: bool) -> None:
+def tell(result: AuditResult, page: str, *, wide: bool, as_json: bool) -> None:
     """Prints a result for people or for machines."""
     if as_json:
-        typer.echo(json.dumps(result.to_json(), allow_nan=False))
+        say_json(result.to_json())
         return
-    console = Console()
-    print_result(result, console)
-    console.print(f"Findings: {result.run}", highlight=False, soft_wrap=True)
-    console.print(f"Report:   {page}", highlight=False, soft_wrap=True)
+    print_result(result, wide=wide)
+    say_unwrapped(f"Findings: {result.run}")
+    say_unwrapped(f"Report:   {page}")

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from keyhole.audit.guard import Guard, weights_change
-from keyhole.cli.shared import DataDir, ImageSize, Json
+from keyhole.audit.guard import SECONDS, Guard, weights_change
+from keyhole.audit.self_check import SelfCheck, check_seconds, check_threshold
+from keyhole.cli.shared import ClientMode, DataDir, ImageSize, Json, Mean, Std
 from keyhole.data import load
+from keyhole.data.normalisation import check_both, read_deviations, read_means
 from keyhole.defenses import DEFENSES
 from keyhole.errors import BadValue
 from keyhole.models import build
+from keyhole.models.modes import read_mode
+from keyhole.terminal import say_json, say_unwrapped
 from keyhole.update import Update, read_safetensors
+
+EXIT_CODES = {False: 0, True: 1, None: 4}
+"""By whether the update leaks; None: nobody knows."""
+OTHERS = 256
+"""Other images of the data set that the client's are told from, at most."""
 
 
 def guard(
@@ -28,17 +36,38 @@ def guard(
         str | None, typer.Option(help="Which of them it trained on: 3,5; default: all.")
     ] = None,
     image_size: ImageSize = None,
+    mean: Mean = None,
+    std: Std = None,
     lr: Annotated[float, typer.Option(help="Local learning rate.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Local steps.")] = 1,
+    client_mode: ClientMode = "train",
     defense: Annotated[str, typer.Option(help="The defense it went through.")] = "none",
     threshold: Annotated[
-        float, typer.Option(help="SSIM from which an image is leaked.", min=0, max=1)
+        float, typer.Option(help="SSIM, 0 to 1, from which an image is leaked.")
     ] = 0.5,
+    seconds: Annotated[
+        float, typer.Option(help="Time for iterative attacks; 0: closed forms alone.")
+    ] = SECONDS,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Check a client's own update before it is uploaded; exits with 1 if it would leak."""
-    found = load(data, image_size=image_size, data_dir=data_dir)
+    """Check a client's own update before it is uploaded.
+
+    Exit codes: 0 no attack tried reads an image; 1 an image was read: it leaks; 2 the input cannot
+    be used; 4 no attack on images could be tried, so nobody knows.
+    """
+    check_threshold(threshold)
+    check_seconds(seconds)
+    checked_defense = DEFENSES.parse(defense)
+    mode = read_mode(client_mode or "train")
+    check_both(mean, std)
+    found = load(
+        data,
+        image_size=image_size,
+        data_dir=data_dir,
+        mean=None if mean is None else read_means(mean),
+        std=None if std is None else read_deviations(std),
+    )
     chosen = chosen_images(images, len(found))
     network = build(
         model,
@@ -56,14 +85,31 @@ def guard(
         batch_size=len(chosen),
         examples=len(chosen),
     ).check()
-    check = Guard(model=network, data=found, threshold=threshold, defense=DEFENSES.parse(defense))(
-        update, found.images(chosen), found.labels[chosen]
+    check = Guard(
+        model=network,
+        data=found,
+        threshold=threshold,
+        defense=checked_defense,
+        mode=mode,
+        seconds=seconds,
+        assumed_normalisation=mean is None,
     )
+    rest = sorted(set(range(len(found))) - set(chosen))[:OTHERS]
+    others = (found.images(rest), found.labels[rest]) if rest else None
+    result = check(update, found.images(chosen), found.labels[chosen], others)
     if as_json:
-        typer.echo(json.dumps(check.to_json()))
+        say_json(result.to_json())
     else:
-        typer.echo(("LEAKS: " if check.leaks else "") + check.words)
-    raise typer.Exit(int(check.leaks))
+        for line in lines_of(result):
+            say_unwrapped(line)
+    raise typer.Exit(EXIT_CODES[result.leaks])
+
+
+def lines_of(result: SelfCheck) -> list[str]:
+    """The verdict, then what else the update tells, a line each."""
+    first = {True: "LEAKS: ", False: "", None: "NOT TESTED: "}[result.leaks] + result.words
+    more = [each for each in (result.labels, result.membership) if each is not None]
+    return [first, *map(str, more), *(f"note: {note}" for note in result.notes)]
 
 
 def chosen_images(text: str | None, count: int) -> list[int]:

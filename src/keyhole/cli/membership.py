@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from keyhole.audit import find_device
 from keyhole.audit.membership import MembershipPlan, MembershipResult, Trial, infer_membership
+from keyhole.cli.progress import watched
 from keyhole.cli.shared import (
     Augment,
     ClientMode,
@@ -26,13 +24,22 @@ from keyhole.cli.shared import (
     Optimiser,
     Seed,
     Source,
-    watched,
+    Wide,
 )
 from keyhole.errors import BadValue
-from keyhole.metrics.membership import RateAt
-from keyhole.registry import spell
+from keyhole.report import membership_page
 from keyhole.report.console import WIDE
+from keyhole.report.membership_view import coarse, facts, is_told, named, rates_of, words
 from keyhole.settings import checked
+from keyhole.terminal import (
+    TextTable,
+    plain,
+    say,
+    say_json,
+    say_table,
+    say_unwrapped,
+    stdout_console,
+)
 
 
 def membership(
@@ -79,11 +86,15 @@ def membership(
     seed: Seed = None,
     device: Device = "auto",
     data_dir: DataDir = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: under runs/.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Replace an earlier run there.")] = False,
+    wide: Wide = False,
     as_json: Json = False,
 ) -> None:
     """Ask a trained model which images it was trained on, and judge defenses by the answers.
 
-    Attackers who know the defense are added wherever it can help them.
+    Attackers who know the defense are added wherever it can help them. The same command continues
+    an interrupted run.
     """
     choices = {
         "data": data,
@@ -110,11 +121,27 @@ def membership(
     }
     plan = checked(MembershipPlan, {k: v for k, v in choices.items() if v is not None})
     with watched() as bar:
-        result = infer_membership(plan, data_dir=data_dir, device=find_device(device), progress=bar)
+        result = infer_membership(
+            plan,
+            out=out or Path("runs") / f"membership-{plan.digest}",
+            fresh=fresh,
+            data_dir=data_dir,
+            device=find_device(device),
+            progress=bar,
+        )
+        bar.show("the page is written")
+        page = membership_page.write(result)
+    tell(result, page, wide=wide, as_json=as_json)
+
+
+def tell(result: MembershipResult, page: str, *, wide: bool, as_json: bool) -> None:
+    """Prints a result for people or for machines."""
     if as_json:
-        typer.echo(json.dumps(result.to_json(), allow_nan=False))
-    else:
-        print_result(result, Console())
+        say_json(result.to_json())
+        return
+    print_result(result, wide=wide)
+    say_unwrapped(f"Findings: {result.run}")
+    say_unwrapped(f"Report:   {page}")
 
 
 def epochs_of(text: str) -> tuple[int, ...]:
@@ -126,91 +153,50 @@ def epochs_of(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in parts)
 
 
-def print_result(result: MembershipResult, console: Console) -> None:
-    """A table of all attackers, then a line for each model."""
+def print_result(
+    result: MembershipResult, console: Console | None = None, *, wide: bool = False
+) -> None:
+    """A table of all attackers, then a line for each model; ``wide`` asks for intervals."""
+    console = console or stdout_console()
     plan = result.plan
-    made = Table(
-        title=f"\n{plan.model} on {plan.data}",
-        caption=facts(result),
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title_justify="left",
-        caption_justify="left",
-    )
-    wide = console.width >= WIDE
-    made.add_column("defense", overflow="fold", min_width=12)
-    made.add_column("epochs", justify="right", no_wrap=True)
-    made.add_column("attack", overflow="fold", min_width=10)
-    made.add_column("attacker", no_wrap=True)
-    for name in ("AUC ↑", *(["95%", "best acc. ↑"] if wide else [])):
-        made.add_column(name, justify="right", no_wrap=True)
+    made = TextTable(f"{plan.model} on {plan.data}", caption=facts(result))
+    roomy = console.width >= WIDE
+    made.add_column("defense", fold=True, at_least=12)
+    made.add_column("epochs", right=True)
+    made.add_column("attack", fold=True, at_least=10)
+    made.add_column("attacker")
+    for name in ("AUC ↑", *(["95%", "best acc. ↑"] if roomy else [])):
+        made.add_column(name, right=True)
     for rate in rates_of(result):
-        made.add_column(f"TPR@{rate.limit:.1%} ↑", justify="right", no_wrap=True)
+        made.add_column(f"TPR@{rate.limit:.1%} ↑", right=True)
     for trial in result.trials:
-        add_rows(made, trial, wide=wide)
-    console.print(made)
+        add_rows(made, trial, roomy=roomy, wide=wide)
+    say(console=console)
+    say_table(made, console)
     for trial in result.trials:
-        line = Text("  ")
-        line.append(f"{named(trial)}, {trial.epochs} epochs: ", style="bold")
-        told = trial.worst.auc_low > 0.5
-        line.append(words(trial), style="red" if told else "cyan")
-        console.print(line)
-    for note in [*result.notes, *coarse(result)]:
-        console.print(Text(f"note: {note}", style="dim"))
+        who = plain(f"{named(trial)}, {trial.epochs} epochs: ", "bold")
+        say("  ", who, plain(words(trial), "red" if is_told(trial) else "cyan"), console=console)
+    for note in [*result.notes, *coarse(result), *([] if roomy or wide else [LEFT_OUT])]:
+        say(f"note: {note}", console=console, style="dim")
 
 
-def add_rows(made: Table, trial: Trial, *, wide: bool) -> None:
+LEFT_OUT = "--wide shows the AUCs' 95% intervals, --json holds them"
+"""Told where a terminal has no room for intervals."""
+
+
+def add_rows(made: TextTable, trial: Trial, *, roomy: bool, wide: bool) -> None:
     """A row for each attacker; a star where there are too few non-members for so low a rate."""
     for place, each in enumerate(trial.inferences):
         first = place == 0
-        interval = (f"{each.auc_low:.3f}-{each.auc_high:.3f}", f"{each.balanced_accuracy:.1%}")
+        interval = f"{each.auc_low:.3f}-{each.auc_high:.3f}"
+        below = f"\n[{each.auc_low:.3f}-\n{each.auc_high:.3f}]" if wide and not roomy else ""
         made.add_row(
             named(trial) if first else "",
             str(trial.epochs) if first else "",
             each.attack,
             each.attacker,
-            f"{each.auc:.3f}",
-            *(interval if wide else ()),
+            f"{each.auc:.3f}{below}",
+            *((interval, f"{each.balanced_accuracy:.1%}") if roomy else ()),
             *(f"{rate.rate:.1%}{'' if rate.resolved else '*'}" for rate in each.rates),
             style="bold" if each is trial.worst else None,
         )
-
-
-def named(trial: Trial) -> str:
-    return spell(trial.defense["name"], trial.defense["parameters"])
-
-
-def words(trial: Trial) -> str:
-    """What became of one model, in a line."""
-    worst = trial.worst
-    accuracy = (
-        f"{trial.train_accuracy:.1%} right on its own images, {trial.test_accuracy:.1%} on others"
-    )
-    if worst.auc_low > 0.5:
-        area = f"AUC {worst.auc:.3f} [{worst.auc_low:.3f}, {worst.auc_high:.3f}]"
-        return f"{accuracy}; members told by {worst.attack} ({worst.attacker}), {area}"
-    return f"{accuracy}; members not told from others by the attacks tried"
-
-
-def facts(result: MembershipResult) -> str:
-    """Who trained on what, in one line."""
-    plan = result.plan
-    who = "one client" if plan.clients == 1 else f"{plan.clients} clients"
-    return (
-        f"{who} trained on {result.members} images; {result.others} others asked about; "
-        f"{result.public} public images; {plan.optimiser}, lr {plan.lr:g}; seed {plan.seed}"
-    )
-
-
-def rates_of(result: MembershipResult) -> tuple[RateAt, ...]:
-    return result.trials[0].inferences[0].rates
-
-
-def coarse(result: MembershipResult) -> list[str]:
-    """What the stars mean, where there are any."""
-    if all(rate.resolved for rate in rates_of(result)):
-        return []
-    return [
-        f"* {result.others} non-members cannot show a false-positive rate below "
-        f"{rates_of(result)[0].resolution:.2%}: told is the rate without any false alarm"
-    ]

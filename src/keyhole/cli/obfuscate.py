@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from keyhole.cli.shared import Json, watched
+from keyhole.cli.progress import watched
+from keyhole.cli.shared import Json
 from keyhole.defenses import DEFENSES, Csvar
 from keyhole.errors import BadValue
 from keyhole.federation.collection import Work, shown
 from keyhole.federation.collection import obfuscate as shuffle_folder
 from keyhole.federation.collection import restore as restore_folder
 from keyhole.registry import spell
+from keyhole.terminal import log, say_json, say_unwrapped
 
 LISTED = 10
 """Pictures that are told of one by one where they could not be used."""
@@ -64,7 +64,7 @@ def obfuscate(
                 progress=bar,
             )
     tell(work, key_file, restored=restore, as_json=as_json)
-    raise typer.Exit(int(bool(work.left_out)))
+    raise typer.Exit(int(not work.whole))
 
 
 def defense_with(channels: str | None) -> Csvar:
@@ -76,22 +76,22 @@ def defense_with(channels: str | None) -> Csvar:
 def tell(work: Work, key_file: Path, *, restored: bool, as_json: bool) -> None:
     """Prints what became of a job, for people or for machines."""
     if as_json:
-        typer.echo(json.dumps(work.to_json()))
+        say_json(work.to_json())
         return
     for note in notes(work, key_file):
-        print(note, file=sys.stderr)
+        log(note)
     speed = f", {work.done / work.seconds:.1f} a second" if work.done else ""
     there = f", {work.were_there:,} were there" if work.were_there else ""
     versions = f"{work.versions} version{'s' * (work.versions > 1)}"
     out, key = shown(work.out), shown(key_file)
     what = "restored" if restored else f"shuffled, {versions} each"
-    typer.echo(
+    say_unwrapped(
         f"{work.done:,} of {work.pictures:,} images {what}{there} "
         f"({work.seconds:.1f} s{speed}): {out}"
     )
     if not restored:
-        typer.echo(f"Train on it: keyhole train --data {out}")
-        typer.echo(f"Undo it:     keyhole obfuscate {out} BACK --restore --key-file {key}")
+        say_unwrapped(f"Train on it: keyhole train --data {out}")
+        say_unwrapped(f"Undo it:     keyhole obfuscate {out} BACK --restore --key-file {key}")
 
 
 def notes(work: Work, key_file: Path) -> list[str]:
@@ -104,7 +104,14 @@ def notes(work: Work, key_file: Path) -> list[str]:
     if work.others:
         found.append(f"note: {work.others:,} other files are left out: not named as images are")
     if not work.complete:
-        found.append("note: the versions were not all made: only images on record are restored")
+        found.append("keyhole: the versions were not all made: only images on record are restored")
+    if not work.marked:
+        found.append(
+            "note: an older version made this folder: nobody could tell if lines were missing from "
+            "its record; the same `keyhole obfuscate` as then protects it"
+        )
+    if work.changes:
+        found.append(f"keyhole: the record was changed since it was written: {work.changes}")
     if work.left_out:
         found += [f"keyhole: left out {one.file!r}: {one.why}" for one in work.left_out[:LISTED]]
     if len(work.left_out) > LISTED:

@@ -1,19 +1,17 @@
-"""What several commands have in common: options, progress bars."""
+"""Options that several commands have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-from rich.progress import Progress as RichProgress
 
 from keyhole.errors import BadValue
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+Wide = Annotated[
+    bool, typer.Option("--wide", help="Show 95% intervals, however narrow the terminal is.")
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataDir = Annotated[str | None, typer.Option(help="Folder of data sets; default: KEYHOLE_DATA.")]
 
@@ -25,46 +23,12 @@ Clip = Annotated[float | None, typer.Option(help="Greatest norm of a step's grad
 Augment = Annotated[bool, typer.Option("--augment", help="Flip and shift images.")]
 ClientMode = Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")]
 ImageSize = Annotated[str | None, typer.Option(help="Pixels: 224, or 112x92.")]
+Mean = Annotated[
+    str | None,
+    typer.Option(help="Of pixels in 0..1, as clients feed their model: 0.5, or 0.49,0.48,0.45."),
+]
+Std = Annotated[str | None, typer.Option(help="With --mean: standard deviations, likewise.")]
 Seed = Annotated[int | None, typer.Option(help="Seed of everything.")]
-
-
-class Bar:
-    """Shows an audit's progress, with the time that remains, on standard error."""
-
-    def __init__(self, bar: RichProgress) -> None:
-        self.bar = bar
-        self.task = bar.add_task("preparing", total=None)
-        self.attack = bar.add_task("iterations", total=None, visible=False)
-
-    def begin(self, total: int) -> None:
-        self.bar.update(self.task, total=total)
-
-    def show(self, what: str) -> None:
-        self.bar.update(self.task, description=what)
-        self.bar.reset(self.attack, visible=False)
-
-    def advance(self, units: int) -> None:
-        self.bar.advance(self.task, units)
-
-    def iterate(self, done: int, total: int, text: str) -> None:
-        self.bar.update(
-            self.attack, completed=done, total=total, description=f"  {text}", visible=True
-        )
-
-
-@contextmanager
-def watched() -> Iterator[Bar]:
-    """A progress bar that vanishes when the work is done."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    hidden = not console.is_terminal
-    with RichProgress(*columns, console=console, transient=True, disable=hidden) as bar:
-        yield Bar(bar)
 
 
 def at_once(text: str) -> int | None:

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from keyhole.cli.shared import DataDir, Device, Json, at_once, watched
+from keyhole.atomic import check_writable
+from keyhole.cli.progress import watched
+from keyhole.cli.shared import DataDir, Device, Json, at_once
 from keyhole.errors import BadValue
 from keyhole.studies import STUDIES, Study
-from keyhole.studies.base import Setting, find_study, require_results
+from keyhole.studies.base import SHIPPED, Setting, find_study, folder_to_show, require_results
 from keyhole.studies.show import lines as study_lines
 from keyhole.studies.show import listing
 from keyhole.studies.show import rows as study_rows
+from keyhole.terminal import log, say_json, say_unwrapped
 
 
 def study(
@@ -30,13 +30,16 @@ def study(
         bool, typer.Option("--list", help="List the pieces, which are done, and which in part.")
     ] = False,
     shown: Annotated[
-        bool, typer.Option("--show", help="Show ours beside the paper's, from the results.")
+        bool, typer.Option("--show", help="Show results beside the paper's, and run nothing.")
     ] = False,
     figures: Annotated[
         Path | None, typer.Option(help="Also draw the paper's figures into this folder.")
     ] = None,
     results: Annotated[
-        Path | None, typer.Option(help="Folder of results; default: results/NAME.")
+        Path | None,
+        typer.Option(
+            help="Folder of results; default: results/NAME, and to show, those that ship."
+        ),
     ] = None,
     victims: Annotated[int | None, typer.Option(help="Clients attacked in each piece.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Iterations, at most.")] = None,
@@ -54,7 +57,7 @@ def study(
 ) -> None:
     """Reproduce a paper's tables, piece by piece; pieces that have results are not run again."""
     found = find_study(name, STUDIES)
-    folder = results or Path("results") / name
+    folder = results or (folder_to_show(found) if shown else Path("results") / name)
     chosen = found.chosen(pieces or [])
     with watched() as bar:
         setting = Setting(
@@ -69,30 +72,31 @@ def study(
             tell_pieces(found, listing(chosen, folder, setting), as_json=as_json)
             return
         for piece in [] if shown else found.run(chosen, setting, results=folder, within=within):
-            print(f"done: {piece.name}", file=sys.stderr)
+            log(f"done: {piece.name}")
     require_results(folder, found)
+    if folder.parent == SHIPPED:
+        log("note: these are the results that ship with keyhole; --results names other ones")
     if figures is not None:
         for path in drawn(found, folder, figures):
-            print(f"drawn: {path}", file=sys.stderr)
+            log(f"drawn: {path}")
     if as_json:
-        typer.echo(json.dumps({"study": name, "rows": study_rows(found, folder)}))
+        say_json({"study": name, "rows": study_rows(found, folder)})
     else:
         for line in study_lines(found, folder):
-            typer.echo(line)
+            say_unwrapped(line)
 
 
 def tell_pieces(found: Study, pieces: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Prints what a study is made of."""
     if as_json:
-        typer.echo(json.dumps({"study": found.name, "pieces": pieces}))
+        say_json({"study": found.name, "pieces": pieces})
         return
-    console = Console()
-    console.print(f"{found.title}: {found.paper}", highlight=False, soft_wrap=True)
+    say_unwrapped(f"{found.title}: {found.paper}")
     widest = max(len(piece["piece"]) for piece in pieces)
     for piece in pieces:
         mark = "done" if piece["done"] else "part" if piece["begun"] else "    "
         line = f"  {mark}  {piece['piece']:<{widest}}  {in_words(piece)}"
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
+        say_unwrapped(line)
 
 
 def in_words(piece: Mapping[str, Any]) -> str:
@@ -107,4 +111,5 @@ def drawn(found: Study, results: Path, folder: Path) -> list[Path]:
     """The study's figures as pictures."""
     if found.draw is None:
         raise BadValue(f"study {found.name!r} has no figures to draw")
+    check_writable(folder)
     return found.draw(results, folder)

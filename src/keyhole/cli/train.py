@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from keyhole.audit import find_device
+from keyhole.cli.progress import watched
 from keyhole.cli.shared import (
     Augment,
     ClientMode,
@@ -21,17 +19,19 @@ from keyhole.cli.shared import (
     Device,
     ImageSize,
     Json,
+    Mean,
     Model,
     Momentum,
     Optimiser,
     Seed,
     Source,
-    watched,
+    Std,
 )
 from keyhole.defenses import DEFENSES
 from keyhole.federation import Round, TrainingPlan, TrainingResult
 from keyhole.federation import train as train_federation
 from keyhole.settings import checked
+from keyhole.terminal import log, say_json, say_unwrapped
 
 
 def train(
@@ -55,6 +55,8 @@ def train(
     augment: Augment = False,
     client_mode: ClientMode = None,
     image_size: ImageSize = None,
+    mean: Mean = None,
+    std: Std = None,
     weights: Annotated[Path | None, typer.Option(help="Weights to start from.")] = None,
     together: Annotated[
         str | None, typer.Option(help="Train clients as one tensor axis: auto, yes or no.")
@@ -95,6 +97,8 @@ def train(
         "augment": augment or None,
         "client_mode": client_mode,
         "image_size": image_size,
+        "mean": mean,
+        "std": std,
         "weights": weights,
         "together": together,
         "seed": seed,
@@ -102,13 +106,11 @@ def train(
     plan = checked(TrainingPlan, {k: v for k, v in choices.items() if v is not None})
     with watched() as bar:
         bar.begin(plan.rounds)
-        bar.show("clients train")
-        begun = False
+        bar.show(f"{plan.model} on {plan.data}: clients train")
 
         def show(seen: Round) -> None:
-            nonlocal begun
-            bar.advance(1 if begun else seen.number)
-            begun = True
+            bar.skip(seen.number - 1 - bar.whole.done)  # rounds of an earlier run
+            bar.advance(1)
             bar.show(f"accuracy {seen.accuracy:.1%}, loss {seen.loss:.3f}")
 
         result = train_federation(
@@ -120,6 +122,7 @@ def train(
             limit_gb=limit_gb,
             fresh=fresh,
             watchers=[show],
+            keep_updates=False,
         )
     tell(result, plan, capture, as_json=as_json)
 
@@ -130,29 +133,27 @@ def tell(
     """Prints what became of a training, for people or for machines."""
     if as_json:
         value = {**result.to_json(), "captured": None if capture is None else str(capture)}
-        typer.echo(json.dumps(value, allow_nan=False))
+        say_json(value)
         return
-    console = Console()
     for caveat in DEFENSES.parse(plan.defense).caveats(result.model):
-        print(f"note: {caveat}", file=sys.stderr)
+        log(f"note: {caveat}")
     if (said := drowned(result.rounds)) is not None:
-        print(f"note: {said}", file=sys.stderr)
+        log(f"note: {said}")
     if result.resumed_after:
-        print(f"taken up after round {result.resumed_after}", file=sys.stderr)
+        log(f"taken up after round {result.resumed_after}")
     for line in result.rounds:
         norms = line["update_norms"]
         loss = "not finite" if line["loss"] is None else f"{line['loss']:.3f}"
-        console.print(
+        say_unwrapped(
             f"round {line['round']:>3}  accuracy {line['accuracy']:6.1%}  loss {loss}  "
-            f"update norm {sum(norms) / len(norms):.3g}  {line['seconds']:.2f} s",
-            highlight=False,
+            f"update norm {sum(norms) / len(norms):.3g}  {line['seconds']:.2f} s"
         )
-    console.print(f"Weights:  {result.to_json()['weights']}", highlight=False, soft_wrap=True)
+    say_unwrapped(f"Weights:  {result.to_json()['weights']}")
     if capture is not None:
-        console.print(f"Captured: {capture}", highlight=False, soft_wrap=True)
+        say_unwrapped(f"Captured: {capture}")
         model, data = plan.model, plan.data
         hint = f"keyhole audit --captured {capture} --model {model} --data {data}"
-        console.print(f"Audit it: {hint}", highlight=False, soft_wrap=True)
+        say_unwrapped(f"Audit it: {hint}")
 
 
 LOUD = 3.0

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from keyhole.data import builtin, files
 from keyhole.data.folder import image_folder
 from keyhole.data.image_set import ImageSet, Size, denormalise, parse_size
+from keyhole.data.normalisation import Normalisation, check_both
 from keyhole.data.versions import has_versions, version_set
 from keyhole.errors import BadValue, DataMissing
 from keyhole.registry import unknown
 
-__all__ = ["SOURCES", "ImageSet", "Source", "denormalise", "load", "parse_size"]
+__all__ = ["SOURCES", "ImageSet", "Normalisation", "Source", "denormalise", "load", "parse_size"]
 
 Reader = Callable[[Path, Size | None, str], ImageSet | None]
 
@@ -29,6 +30,12 @@ class Source:
     """What to put under the data folder; empty for what is built in."""
     read: Reader
     splits: tuple[str, ...] = ("train",)
+    where_test: str = ""
+    """The same for the test part, where it lies in other files."""
+
+    def place(self, split: str) -> str:
+        """What to put under the data folder for one part."""
+        return self.where_test if split == "test" and self.where_test else self.where
 
 
 def _built_in(make: Callable[[Size | None], ImageSet]) -> Reader:
@@ -51,6 +58,7 @@ SOURCES: dict[str, Source] = {
             "mnist/MNIST/raw/train-images-idx3-ubyte.gz and its labels (torchvision's layout)",
             files.mnist,
             ("train", "test"),
+            "mnist/MNIST/raw/t10k-images-idx3-ubyte.gz and its labels (torchvision's layout)",
         ),
         Source(
             "cifar10",
@@ -58,6 +66,7 @@ SOURCES: dict[str, Source] = {
             "cifar10/cifar10_jpeg_train.npz, or cifar-10-batches-py/ (torchvision's layout)",
             files.cifar10,
             ("train", "test"),
+            "cifar10/cifar10_jpeg_test.npz, or cifar-10-batches-py/ (torchvision's layout)",
         ),
         Source(
             "cifar100",
@@ -72,6 +81,7 @@ SOURCES: dict[str, Source] = {
             "tiny_imagenet/tiny_imagenet_train100.npz, or tiny-imagenet-200/train/",
             files.tiny_imagenet,
             ("train", "test"),
+            "tiny_imagenet/tiny_imagenet_val.npz, or tiny-imagenet-200/val/",
         ),
         Source(
             "imagenet-sample",
@@ -114,14 +124,25 @@ def load(
     data_dir: str | Path | None = None,
     split: str = "train",
     by_user: bool = False,
+    mean: float | Sequence[float] | None = None,
+    std: float | Sequence[float] | None = None,
 ) -> ImageSet:
     """A data set by name, or any folder of images by its path (``by_user``: USER/CLASS/IMAGE).
+
+    ``mean`` and ``std``, given together, take the place of the set's own.
 
     >>> digits = load("digits")
     >>> len(digits), digits.shape, digits.images([0]).shape
     (1797, (1, 8, 8), torch.Size([1, 1, 8, 8]))
     """
-    size = parse_size(image_size)
+    check_both(mean, std)
+    found = _read(name, parse_size(image_size), data_dir, split, by_user=by_user)
+    return found if mean is None or std is None else found.normalised_by(mean, std)
+
+
+def _read(
+    name: str, size: Size | None, data_dir: str | Path | None, split: str, *, by_user: bool
+) -> ImageSet:
     if name not in SOURCES:
         if os.sep in name or Path(name).is_dir():
             folder = Path(name).expanduser()
@@ -136,12 +157,15 @@ def load(
         root = Path()
     elif root is None:
         raise DataMissing(
-            f"data set {name!r} is read from files: put {source.where} into a folder "
+            f"data set {name!r} is read from files: put {source.place(split)} into a folder "
             "and name it with --data-dir or KEYHOLE_DATA"
         )
     elif not root.is_dir():
         raise DataMissing(f"the data folder {root} does not exist: see --data-dir, KEYHOLE_DATA")
     found = source.read(root, size, split)
     if found is None:
-        raise DataMissing(f"data set {name!r} is not in {root}: put {source.where} there")
+        part = "" if split == "train" else f"the {split} part of "
+        raise DataMissing(
+            f"{part}data set {name!r} is not in {root}: put {source.place(split)} there"
+        )
     return found

@@ -17,10 +17,10 @@ from zipfile import BadZipFile
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from keyhole.data.folder import IMAGENET_MEAN, IMAGENET_STD, image_folder
+from keyhole.data.image_file import BROKEN, image_in, reason_in_words
 from keyhole.data.image_set import Array, ImageSet, Pixels, Size, from_array, resized
 from keyhole.errors import DataMissing, one_line
 
@@ -57,7 +57,7 @@ def jpeg_reader(arrays: dict[str, Array], size: Size | None, *, exact: dict[int,
             array = exact[i]
         else:
             raw = io.BytesIO(data[offsets[i] : offsets[i + 1]].tobytes())
-            array = np.asarray(Image.open(raw).convert("RGB"))
+            array = unpacked(raw, i)
         image = torch.from_numpy(np.array(array)).permute(2, 0, 1)[None]
         return resized(image, size) if size else image
 
@@ -65,6 +65,16 @@ def jpeg_reader(arrays: dict[str, Array], size: Size | None, *, exact: dict[int,
         return torch.cat([decode(int(i)) for i in indices])
 
     return read
+
+
+def unpacked(raw: io.BytesIO, number: int) -> Array:
+    """The pixels of an image that was laid into an archive."""
+    try:
+        with image_in(raw) as image:
+            return np.asarray(image.convert("RGB"))
+    except BROKEN as error:
+        why = reason_in_words(error, Path())
+        raise DataMissing(f"image {number} of an archive cannot be read ({why})") from None
 
 
 def mnist(root: Path, size: Size | None, split: str) -> ImageSet | None:
@@ -148,6 +158,11 @@ def torchvision_cifar(root: Path, size: Size | None, split: str, *, name: str) -
     kind = datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100
     for folder in (root, root / name):
         if (folder / kind.base_folder).is_dir():
+            listed = kind.train_list if split == "train" else kind.test_list
+            for file in (*(file for file, _ in listed), kind.meta["filename"]):
+                path = folder / kind.base_folder / file
+                if not path.is_file():
+                    raise DataMissing(f"{path} is missing: put it there")
             try:
                 data = kind(str(folder), train=split == "train", download=False)
             except RuntimeError as error:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
+from keyhole.data.image_file import BROKEN, opened_image, reason_in_words
 from keyhole.data.image_set import ImageSet, Pixels, Size, resized
-from keyhole.errors import DataMissing, one_line
+from keyhole.errors import DataMissing
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif"}
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -32,12 +33,21 @@ def image_folder(
     sizes: dict[Size, Path] = {}
     grey = True
     for file in files:
-        with open_image(file) as image:
-            sizes.setdefault((image.height, image.width), file)
-            grey = grey and image.mode in {"L", "1"}
+        found, plain = read_header(file)
+        sizes.setdefault(found, file)
+        grey = grey and plain
     target = shared_size(root, sizes, size)
     pixels = reader(files, target, grey=grey)
     return set_of(name or str(root), pixels, labels, classes, target, grey=grey, users=users)
+
+
+def read_header(file: Path) -> tuple[Size, bool]:
+    """The size of an image, and whether it is grey; names the file where it cannot be read."""
+    try:
+        with opened_image(file) as image:
+            return (image.height, image.width), image.mode in {"L", "1"}
+    except BROKEN as error:
+        raise broken(file, error) from None
 
 
 def shared_size(root: Path, sizes: Mapping[Size, Path], wanted: Size | None) -> Size:
@@ -124,27 +134,25 @@ def owners(files: Sequence[Path]) -> Tensor:
     return torch.tensor([numbers[user] for user in users])
 
 
-def open_image(file: Path) -> Image.Image:
-    """Opens an image's header, or says which file is broken."""
-    try:
-        return Image.open(file)
-    except (UnidentifiedImageError, OSError) as error:
-        raise broken(file, error) from None
-
-
 def decode(file: Path, *, grey: bool) -> Tensor:
     """One image file as uint8 ``[1, C, H, W]``."""
     try:
-        with open_image(file) as image:
-            if image.mode.startswith("I"):  # 16 bits a pixel: PIL would cut, not scale, them
-                image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
-            array = np.asarray(image.convert("L" if grey else "RGB"))
-    except (OSError, SyntaxError, ValueError) as error:
+        with opened_image(file) as image:
+            array = np.asarray(eight_bits(image).convert("L" if grey else "RGB"))
+    except BROKEN as error:
         raise broken(file, error) from None
     tensor = torch.from_numpy(array.copy())
     return tensor[None, None] if grey else tensor.permute(2, 0, 1)[None]
 
 
-def broken(file: Path, error: Exception) -> DataMissing:
-    reason = one_line(error).replace(str(file), "").replace("''", "").strip()
-    return DataMissing(f"{file} cannot be read as an image ({reason}): replace or remove it")
+def eight_bits(image: Image.Image) -> Image.Image:
+    """An image of 16 bits a pixel scaled to 8, which Pillow would cut; any other as it is."""
+    if not image.mode.startswith("I"):
+        return image
+    levels = (np.asarray(image) / 257).round().clip(0, 255)
+    return Image.fromarray(levels.astype(np.uint8))
+
+
+def broken(file: Path, error: BaseException) -> DataMissing:
+    why = reason_in_words(error, file)
+    return DataMissing(f"{file} cannot be read as an image ({why}): replace or remove it")

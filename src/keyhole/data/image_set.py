@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tvf
 
 from keyhole.errors import BadValue
+from keyhole.registry import shortened
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
@@ -45,6 +47,9 @@ class ImageSet:
     versions: tuple[Pixels, ...] = ()
     """Readers of the images' versions, one for each epoch, where they have several."""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "pixels", reads_nothing_too(self.pixels, self.shape))
+
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -63,9 +68,47 @@ class ImageSet:
         read = self.versions[epoch % len(self.versions)] if self.versions else self.pixels
         return read(indices).to(torch.float32) / 255
 
+    def normalised_by(
+        self, mean: float | Sequence[float], std: float | Sequence[float]
+    ) -> ImageSet:
+        """The same images, fed to models by another mean and std: one number, or one per channel.
+
+        >>> from keyhole.data import load
+        >>> load("digits").normalised_by(0.5, 0.5).mean
+        (0.5,)
+        """
+        means, deviations = (self._for_channels(n, v) for n, v in (("mean", mean), ("std", std)))
+        if not all(math.isfinite(v) for v in means) or not all(
+            0 < v < math.inf for v in deviations
+        ):
+            raise BadValue(
+                f"mean {means} and std {deviations} normalise nothing: they must be finite, and "
+                "std above 0"
+            )
+        return replace(self, mean=means, std=deviations)
+
+    def _for_channels(self, name: str, values: float | Sequence[float]) -> tuple[float, ...]:
+        listed = [values] if isinstance(values, int | float) else list(values)
+        channels = len(self.mean)
+        if len(listed) not in (1, channels):
+            raise BadValue(
+                f"{name}: {len(listed)} numbers for images of {channels} channel(s): give one, or "
+                "one per channel"
+            )
+        return tuple(float(v) for v in (listed * channels if len(listed) == 1 else listed))
+
     def normalise(self, images: Tensor) -> Tensor:
         """From [0, 1] to what the model is fed: ``(x - mean) / std`` per channel."""
         return normalise(images, self.mean, self.std)
+
+
+def reads_nothing_too(read: Pixels, shape: tuple[int, int, int]) -> Pixels:
+    """A reader that gives ``[0, C, H, W]`` where it is asked for no image."""
+
+    def some_or_none(indices: Sequence[int]) -> Tensor:
+        return read(indices) if len(indices) else torch.empty(0, *shape, dtype=torch.uint8)
+
+    return some_or_none
 
 
 def per_channel(values: Sequence[float], like: Tensor) -> Tensor:
@@ -83,6 +126,10 @@ def denormalise(inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> 
     return inputs * per_channel(std, inputs) + per_channel(mean, inputs)
 
 
+LARGEST = 1 << 16
+"""Pixels of an image's side."""
+
+
 def parse_size(text: str | int | Sequence[int] | None) -> Size | None:
     """Reads ``224`` or ``112x92`` (height x width).
 
@@ -97,10 +144,10 @@ def parse_size(text: str | int | Sequence[int] | None) -> Size | None:
         else:
             parts = [text] if isinstance(text, int) else list(text)
         height, width = parts if len(parts) == 2 else (parts[0], parts[0])
-        if len(parts) > 2 or min(height, width) < 1:
+        if len(parts) > 2 or not 1 <= min(height, width) <= max(height, width) <= LARGEST:
             raise ValueError
-    except ValueError:
-        raise BadValue(f"cannot read image size {text!r}: write 224, or 112x92") from None
+    except (ValueError, TypeError):
+        raise BadValue(f"cannot read image size {shortened(text)}: write 224, or 112x92") from None
     return height, width
 
 

@@ -4,7 +4,8 @@
     ROOT/epoch-001/cat/a.jpg.png    the first version of cat/a.jpg
 
 Who trains on it needs no key, and need not know how the versions were made. Lines are added as
-pictures are done; of two on the same picture the later one holds.
+pictures are done; of two on the same picture the later one holds. Lines carry marks of the key that
+made them (see :mod:`keyhole.data.record_marks`), which only its holder can check.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from typing import Any
 from keyhole.atomic import write_text
 from keyhole.data.folder import by_class, owners, reader, set_of, shared_size
 from keyhole.data.image_set import ImageSet, Size
+from keyhole.data.record_marks import Mark, marked_head, marked_line
 from keyhole.errors import DataMissing, RunFolderError, one_line
+from keyhole.untrusted import parse_json, read_regular
 
 MANIFEST = "keyhole-versions.jsonl"
 KIND: dict[str, Any] = {"keyhole": "versions", "format": 1}
@@ -27,16 +30,28 @@ GREY = {"1", "L"}
 
 
 @dataclass(frozen=True)
+class Stretch:
+    """How a key was made of words: scrypt's salt, as hex digits, and its costs."""
+
+    salt: str
+    n: int
+    r: int
+    p: int
+
+
+@dataclass(frozen=True)
 class About:
     """What holds for the whole folder.
 
     ``made_by`` spells the defense; ``key_check`` tells one key's work from another's, and nothing
-    of the key. ``complete``: no picture is still to be done.
+    of the key. ``complete``: no picture is still to be done. ``stretch`` is None where the key file
+    holds random bytes.
     """
 
     made_by: str
     key_check: str
     complete: bool = False
+    stretch: Stretch | None = None
 
 
 @dataclass(frozen=True)
@@ -99,26 +114,60 @@ def has_versions(root: Path) -> bool:
 
 def read_manifest(root: Path) -> Manifest:
     """What is on record; a line that was being written at a kill does not count."""
+    first, *lines = record_lines(root)
+    try:
+        pictures = [picture_of(parse_json(line)) for line in lines]
+    except BAD_LINE as error:
+        raise no_record(root, error) from None
+    return Manifest(read_about(root, first), {picture.source: picture for picture in pictures})
+
+
+LONGEST = 1 << 32
+"""Bytes of a record."""
+BAD_LINE = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
+"""What is raised for a line that is not as it should be."""
+
+
+def record_lines(root: Path) -> list[str]:
+    """The whole lines of the record, at least one."""
     path = root / MANIFEST
     try:
-        first, *lines = path.read_text(encoding="ascii").split("\n")[:-1] or [""]
+        text = read_regular(path, LONGEST).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
-        raise DataMissing(f"{path} cannot be read ({one_line(error)})") from None
+        why = (isinstance(error, OSError) and error.strerror) or one_line(error)
+        raise DataMissing(f"{path} cannot be read ({why})") from None
+    return text.split("\n")[:-1] or [""]
+
+
+def read_about(root: Path, first: str) -> About:
+    """What the first line of the record says."""
     try:
-        about = about_of(json.loads(first))
-        pictures = [picture_of(json.loads(line)) for line in lines]
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise DataMissing(
-            f"{path} is not a list of versions as `keyhole obfuscate` writes it "
-            f"({one_line(error)}): make the folder again"
-        ) from None
-    return Manifest(about, {picture.source: picture for picture in pictures})
+        return about_of(parse_json(first))
+    except BAD_LINE as error:
+        raise no_record(root, error) from None
+
+
+def no_record(root: Path, error: Exception) -> DataMissing:
+    return DataMissing(
+        f"{root / MANIFEST} is not a list of versions as `keyhole obfuscate` writes it "
+        f"({one_line(error)}): make the folder again"
+    )
 
 
 def about_of(found: dict[str, Any]) -> About:
     if {key: found.get(key) for key in KIND} != KIND:
         raise ValueError("of another kind or format")
-    return About(str(found["made_by"]), str(found["key_check"]), found["complete"] is True)
+    stretch = found.get("stretch")
+    return About(
+        str(found["made_by"]),
+        str(found["key_check"]),
+        found["complete"] is True,
+        None if stretch is None else stretch_of(stretch),
+    )
+
+
+def stretch_of(found: dict[str, Any]) -> Stretch:
+    return Stretch(str(found["salt"]), *(int(found[name]) for name in ("n", "r", "p")))
 
 
 def picture_of(found: dict[str, Any]) -> Picture:
@@ -135,26 +184,37 @@ def picture_of(found: dict[str, Any]) -> Picture:
     return Picture(source, mode, (height, width), check, stamp, hint, lengths)
 
 
-def write_manifest(root: Path, manifest: Manifest) -> None:
-    """Writes the record anew, in order and without lines that no longer hold."""
+def write_manifest(root: Path, manifest: Manifest, mark: Mark | None = None) -> None:
+    """Writes the record anew, in order and without lines that no longer hold.
+
+    ``mark`` is a key's; without it nobody will notice a change of the record.
+    """
     pictures = sorted(manifest.pictures.values(), key=lambda picture: picture.source)
-    lines = [json.dumps(KIND | asdict(manifest.about)), *(line_of(picture) for picture in pictures)]
-    write_text(root / MANIFEST, "".join(f"{line}\n" for line in lines))
+    lines = [picture_line(picture, number, mark) for number, picture in enumerate(pictures, 1)]
+    head: dict[str, Any] = KIND | asdict(manifest.about)
+    if mark is not None:
+        head = marked_head(head, lines, mark)
+    whole = [json.dumps(each) for each in (head, *lines)]
+    write_text(root / MANIFEST, "".join(f"{line}\n" for line in whole))
 
 
-def add_to_manifest(root: Path, pictures: Iterable[Picture]) -> None:
-    """Adds lines to the record."""
+def add_to_manifest(
+    root: Path, pictures: Iterable[Picture], mark: Mark | None = None, *, number: int = 1
+) -> None:
+    """Adds lines to the record, the first of them under ``number``."""
     path = root / MANIFEST
+    lines = [picture_line(picture, n, mark) for n, picture in enumerate(pictures, number)]
     try:
         with path.open("a", encoding="ascii") as record:
-            record.writelines(f"{line_of(picture)}\n" for picture in pictures)
+            record.writelines(f"{json.dumps(line)}\n" for line in lines)
     except OSError as error:
         raise RunFolderError(f"cannot write {path} ({error.strerror})") from None
 
 
-def line_of(picture: Picture) -> str:
-    """ASCII, whatever the name: bytes that are no text pass as lone surrogates."""
-    return json.dumps(asdict(picture))
+def picture_line(picture: Picture, number: int, mark: Mark | None) -> dict[str, Any]:
+    """A line of the record as JSON: in ASCII, names that are no text pass as lone surrogates."""
+    plain = asdict(picture)
+    return plain if mark is None else marked_line(plain, number, mark)
 
 
 def version_set(root: Path, size: Size | None, *, by_user: bool = False) -> ImageSet:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -36,6 +37,7 @@ class ClientSide:
 
     ``images`` are in [0, 1]; ``normalise`` makes the model's inputs of them.
     ``telemetry`` collects what the defense reports of its own work; ``memory`` outlives the round.
+    ``weights`` are the global weights as the server sent them; without them, the model's count.
     """
 
     generator: torch.Generator = field(default_factory=lambda: unpredictable())
@@ -45,6 +47,7 @@ class ClientSide:
     telemetry: Telemetry = field(default_factory=dict)
     memory: Memory = field(default_factory=dict)
     normalise: Callable[[Tensor], Tensor] = field(default=lambda images: images)
+    weights: Mapping[str, Tensor] | None = None
 
     def drawing_at(self, place: Tensor) -> torch.Generator:
         """A generator where ``place`` is: on the CPU the client's own, else one seeded by it."""
@@ -52,6 +55,10 @@ class ClientSide:
             return self.generator
         seed = int(torch.randint(2**62, (), generator=self.generator))
         return torch.Generator(place.device).manual_seed(seed)
+
+    def weight_sent(self, name: str) -> Tensor | None:
+        """The global weight that an update of this name is sent as a change of, where known."""
+        return None if self.weights is None else self.weights.get(name)
 
     def record(self, **values: float | int | str) -> None:
         """Adds to the telemetry."""
@@ -87,6 +94,11 @@ class Defense(ABC):
     """The attacks that this defense's paper measured it with."""
     images_travel: ClassVar[bool] = False
     """Whether it is also meant for images on their way to the client, where they can be seen."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        if "on_update" in cls.__dict__:
+            cls.on_update = refusing_undefended(cls.on_update)  # type: ignore[method-assign]
 
     def misfits(self, model: nn.Module) -> list[str]:
         """Why this defense cannot protect ``model``; empty where it can."""
@@ -124,8 +136,12 @@ class Defense(ABC):
         return None
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
-        """The update as the server will see it."""
-        return update
+        """The update as the server will see it.
+
+        Whatever a subclass does here, it gets no update that it could pass on undefended, and what
+        it returns is finite: see :func:`refusing_undefended`.
+        """
+        return update.check()
 
     @property
     def spec(self) -> DefenseSpec:
@@ -134,3 +150,38 @@ class Defense(ABC):
 
     def __str__(self) -> str:
         return str(self.spec)
+
+
+def name_undefended_buffers(model: nn.Module) -> list[str]:
+    """A caveat of defenses that act on parameters alone, where the model has other floats."""
+    if not any(buffer.is_floating_point() for buffer in model.buffers()):
+        return []
+    return ["where clients share weights, running statistics leave unclipped and without noise"]
+
+
+OnUpdate = Callable[..., Update]
+
+
+def refusing_undefended(on_update: OnUpdate) -> OnUpdate:
+    """A defense's ``on_update`` that raises :class:`BadUpdate` before it can fail open.
+
+    NaN and infinite values, which no clip and no noise holds back, are refused, and tensors on
+    which no defense acts (:meth:`Update.check_defended`), and those that the model does not have.
+    """
+
+    @functools.wraps(on_update)
+    def checked(self: Defense, update: Update, side: ClientSide | None = None) -> Update:
+        weights = global_weights(self, side)
+        update.check().check_defended(weights)
+        if weights is not None:
+            update.check_against(weights)
+        return on_update(self, update, side).check()
+
+    return checked
+
+
+def global_weights(defense: Defense, side: ClientSide | None) -> Mapping[str, Tensor] | None:
+    """The tensors of the global model, where the client's side has told of it."""
+    if side is None or side.weights is not None:
+        return None if side is None else side.weights
+    return None if side.model is None else defense.prepared(side.model).state_dict()

@@ -11,8 +11,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from keyhole.defenses.base import ClientSide
+from keyhole.defenses.base import ClientSide, name_undefended_buffers
 from keyhole.defenses.calibrated import CalibratedNoise, of_parameters
+from keyhole.defenses.clipping import clip_update, draw_noise, energy_of
 from keyhole.update import Update
 
 
@@ -33,6 +34,9 @@ class Dp(CalibratedNoise):
     paper: ClassVar[str] = "Wei et al. 2020; the baseline of Wang and Su 2025 (TIP)"
     headline: ClassVar[tuple[str, ...]] = ("epsilon", "sigma")
     paper_attacks: ClassVar[tuple[str, ...]] = ("ig-uploaded",)
+
+    def caveats(self, model: nn.Module) -> list[str]:
+        return name_undefended_buffers(model)
 
     def strength(self, update: Update, model: nn.Module) -> float:
         """Sigma."""
@@ -55,20 +59,20 @@ class Dp(CalibratedNoise):
         sigma = self.strength(update, model)
         shares = self.shares(update, side) if sigma > 0 else {}
         norm, limit = trained.norm(), self.clip * update.lr * update.steps
-        scale = min(1.0, limit / norm) if norm > 0 else 1.0
+        short, scale = clip_update(trained, limit)
         draw = side.drawing_at(next(model.parameters()))
         energies: list[Tensor] = []
 
         def protect(name: str, tensor: Tensor) -> Tensor:
-            if name not in trained.change:
+            if name not in short.change:
                 return tensor
-            clipped = tensor * scale if scale < 1.0 else tensor
+            clipped = short.change[name]
             if sigma == 0:
                 return clipped
-            noise = torch.randn(tensor.shape, generator=draw, device=draw.device).to(tensor) * sigma
+            noise = draw_noise(tensor, sigma, draw, side.weight_sent(name))
             if name in shares:
                 noise = noise * shares[name].to(noise)
-            energies.append(noise.square().sum(dtype=torch.double))
+            energies.append(energy_of(noise))
             return clipped + noise
 
         protected = update.map(protect)

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from keyhole.defenses.base import ClientSide, Defense, Memory
+from keyhole.defenses.base import ClientSide, Defense, Memory, name_undefended_buffers
 from keyhole.errors import DoesNotFit, one_line
 from keyhole.models.dropout_sites import Driven, Record
 from keyhole.models.private import MISSING, installed, private, shown
-from keyhole.update import Update
+from keyhole.update import Update, check_finite
 
 FIX = (
     "Opacus can replace them (BatchNorm by GroupNorm): train "
@@ -48,6 +48,9 @@ class DpSgd(Defense):
     paper: ClassVar[str] = "Abadi et al. 2016 (DP-SGD); Yousefpour et al. 2021 (Opacus)"
     paper_attacks: ClassVar[tuple[str, ...]] = ("ig",)
 
+    def caveats(self, model: nn.Module) -> list[str]:
+        return name_undefended_buffers(model)
+
     def misfits(self, model: nn.Module) -> list[str]:
         if not installed():
             return [MISSING]
@@ -71,6 +74,7 @@ class DpSgd(Defense):
     ) -> list[Tensor]:
         side = side or ClientSide()
         samples = per_sample_gradients(model, inputs, labels)
+        check_finite(samples, "the images' gradients have", "check the weights and the images")
         found = self.privatised(samples, side.generator)
         images = len(inputs) if side.images is None else len(side.images)
         account(side.memory, self.noise, min(1.0, len(inputs) / images))

@@ -11,6 +11,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.clipping import clip_update, draw_noise, energy_of
 from keyhole.update import Update
 
 
@@ -36,21 +37,20 @@ class Gaussian(Defense):
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
         side = side or ClientSide()
-        norm = update.norm()
-        scale = min(1.0, self.clip / norm) if self.clip is not None and norm > 0 else 1.0
+        norm, scale, short = update.norm(), 1.0, update
+        if self.clip is not None:
+            short, scale = clip_update(update, self.clip)
         energies: list[Tensor] = []
 
-        def protect(_: str, tensor: Tensor) -> Tensor:
-            clipped = tensor * scale if scale < 1.0 else tensor
+        def protect(name: str, tensor: Tensor) -> Tensor:
             if self.sigma == 0:
-                return clipped
+                return tensor
             draw = side.drawing_at(tensor)
-            noise = torch.randn(tensor.shape, generator=draw, device=draw.device).to(tensor)
-            noise = noise * self.sigma
-            energies.append(noise.square().sum(dtype=torch.double))
-            return clipped + noise
+            noise = draw_noise(tensor, self.sigma, draw, side.weight_sent(name))
+            energies.append(energy_of(noise))
+            return tensor + noise
 
-        protected = update.map(protect)
+        protected = short.map(protect)
         length = math.sqrt(float(torch.stack(energies).sum())) if energies else 0.0
         side.record(update_norm=norm, clip_scale=scale, noise_norm=length)
         return protected

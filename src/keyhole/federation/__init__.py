@@ -1,8 +1,10 @@
 """Clients and servers: local training under a defense, federated averaging, what a server sees."""
 
-from keyhole.federation.capture import Capture, Recorder, Reply
+from keyhole.federation.averaging import averaged
+from keyhole.federation.capture import Recorder, Reply
+from keyhole.federation.captured import Capture
 from keyhole.federation.client import defended_update, local_update
-from keyhole.federation.fedavg import Federation, Round, Share, averaged, client_generator
+from keyhole.federation.fedavg import Federation, Round, Share, client_generator
 from keyhole.federation.fedsgd import FedSgd
 from keyhole.federation.partition import PARTITIONS
 from keyhole.federation.plan import TrainingPlan

@@ -13,23 +13,28 @@ Everything is safetensors and JSON, written whole or not at all; nothing is ever
 from __future__ import annotations
 
 import logging
+import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from keyhole.atomic import read_json, write_json, write_tensors
-from keyhole.errors import RunFolderError
-from keyhole.update import read_safetensors
+from keyhole.atomic import read_json, sweep, write_json, write_tensors
+from keyhole.errors import RunFolderError, one_line
+from keyhole.untrusted import printable
 
 log = logging.getLogger("keyhole")
 
 ABOUT, MANIFEST, GLOBAL, TRUTH = "capture.json", "manifest.json", "global.safetensors", "truth.json"
 LIMIT_GB = 10.0
+MOST_TIMES, SPARE = 4, 1 << 20
+"""A reply may have so many times the bytes of the model that was sent, and some more."""
+LONGEST_FACT = 2000
+"""Characters."""
 PLAIN = (bool, int, float, str, type(None))
 
 Facts = dict[str, Any]
@@ -43,12 +48,15 @@ class Reply:
     change: Mapping[str, Tensor]
     examples: int | None = None
     metrics: Facts = field(default_factory=dict)
+    defense: str | None = None
+    """What the client says that its update went through, in its own words."""
 
 
 class Recorder:
     """Writes rounds down as they happen, up to ``limit_gb``; the training never fails for it.
 
-    Early rounds leak most, so the first ones are kept and later ones left out.
+    Early rounds leak most, so the first ones are kept and later ones left out. A folder that holds
+    rounds may be written to again by the same run, which goes on there; ``resume=False``: by none.
     """
 
     def __init__(
@@ -58,6 +66,7 @@ class Recorder:
         limit_gb: float = LIMIT_GB,
         about: Facts | None = None,
         fresh: bool = False,
+        resume: bool = True,
     ) -> None:
         self.root = root
         self.limit = int(limit_gb * 1e9)
@@ -67,80 +76,161 @@ class Recorder:
         self.about: Facts = {**known, **plain(about or {})}
         if known.get("run", self.about.get("run")) != self.about.get("run"):
             raise RunFolderError(f"{root} holds what another run sent: choose another folder")
+        if not resume and (self.left_out or any(round_folders(root))):
+            raise RunFolderError(
+                f"{root} holds what another run sent: choose another folder, or replace it with "
+                "fresh=True"
+            )
+        for folder in (root, *round_folders(root)):
+            sweep(folder, below=False)
         write_json(root / ABOUT, self._description())
+
+    def begin(
+        self, number: int, sent: Mapping[str, Tensor], *, config: Facts | None = None
+    ) -> RoundWriter:
+        """Opens a round: replies are added to what this returns as they come."""
+        return RoundWriter(self, number, sent, plain(config or {}))
 
     def round(
         self,
         number: int,
         sent: Mapping[str, Tensor],
-        replies: Sequence[Reply],
+        replies: Iterable[Reply],
         *,
         config: Facts | None = None,
         lost: Mapping[str, str] | None = None,
     ) -> bool:
         """Keeps one round; False where it was left out. ``lost``: clients that failed, and why."""
-        folder = self.root / f"round-{number:04d}"
-        need = sum(size_of(tensors) for tensors in (sent, *(r.change for r in replies)))
-        if self._used(beside=folder) + need > self.limit:
-            self._leave_out(number, f"its folder may hold {self.limit / 1e9:g} GB")
-            return False
-        manifest = {
-            "round": number,
-            "config": plain(config or {}),
-            "clients": [
-                {
-                    "node": reply.node,
-                    "file": f"client-{reply.node}.safetensors",
-                    "examples": reply.examples,
-                    "metrics": plain(reply.metrics),
-                }
-                for reply in replies
-            ],
-            "lost": dict(lost or {}),
-        }
-        try:
-            write_tensors(folder / GLOBAL, sent)
-            for reply in replies:
-                write_tensors(folder / f"client-{reply.node}.safetensors", reply.change)
-            write_json(folder / MANIFEST, manifest)
-            if number in self.left_out:
-                self.left_out.remove(number)
-                write_json(self.root / ABOUT, self._description())
-        except RunFolderError as error:
-            shutil.rmtree(folder, ignore_errors=True)
-            self._leave_out(number, str(error))
-            return False
-        return True
+        writer = self.begin(number, sent, config=config)
+        for reply in replies:
+            writer.add(reply)
+        for node, why in (lost or {}).items():
+            writer.lose(node, why)
+        return writer.close()
 
     def truth(self, data: str, owners: Mapping[str, Sequence[int]], **facts: Any) -> None:
         """Notes for the judge which images of ``data`` each client has."""
         images = {node: list(indices) for node, indices in owners.items()}
         write_json(self.root / TRUTH, {"data": data, **plain(facts), "clients": images})
 
-    def _leave_out(self, number: int, why: str) -> None:
+    def keep(self, number: int) -> None:
+        """Notes that a round that had been left out is there now."""
+        if number in self.left_out:
+            self.left_out.remove(number)
+            write_json(self.root / ABOUT, self._description())
+
+    def leave_out(self, number: int, why: str) -> None:
+        """Notes that a round is not captured; the training goes on."""
         log.warning("round %d is not captured: %s", number, why)
         self.left_out = sorted({*self.left_out, number})
         try:
             write_json(self.root / ABOUT, self._description())
-        except RunFolderError as error:
+        except (RunFolderError, OSError) as error:
             log.warning("%s", error)
 
     def _description(self) -> Facts:
         return {"format": 1, "about": self.about, "left_out": self.left_out}
 
-    def _used(self, beside: Path) -> int:
+    def used(self, beside: Path) -> int:
         """Bytes that all rounds but one take."""
         files = [f for f in self.root.rglob("*.safetensors") if f.parent != beside]
         return sum(f.stat().st_size for f in files)
 
 
+class RoundWriter:
+    """One round on its way to disk: every reply is written as it comes, the manifest last.
+
+    A reply that cannot be kept is left out alone. Where the disk fails, or its share of it is
+    used up, the whole round is left out. Nothing here is raised into the training.
+    """
+
+    def __init__(
+        self, recorder: Recorder, number: int, sent: Mapping[str, Tensor], config: Facts
+    ) -> None:
+        self.recorder, self.number, self.config = recorder, number, config
+        self.folder = recorder.root / f"round-{number:04d}"
+        self.clients: list[Facts] = []
+        self.lost: dict[str, str] = {}
+        self.left_out: dict[str, str] = {}
+        self.failure: str | None = None
+        self.whole = size_of(sent)
+        self.used = 0
+        try:
+            self.used = recorder.used(beside=self.folder)
+        except OSError as error:
+            self.failure = one_line(error)
+        self._write(GLOBAL, sent)
+
+    def add(self, reply: Reply) -> None:
+        """Keeps what one client sent."""
+        size = size_of(reply.change)
+        if size > MOST_TIMES * self.whole + SPARE:
+            self.leave_out(reply.node, f"it sent {size:,} bytes for a model of {self.whole:,}")
+            return
+        file = f"client-{reply.node}.safetensors"
+        taken = any(file == client["file"] for client in self.clients)
+        if taken or not re.fullmatch(r"[\w.-]{1,100}", reply.node, re.ASCII):
+            file = f"client-number-{len(self.clients) + 1}.safetensors"
+        try:
+            self._write(file, reply.change)
+            entry = {"node": reply.node, "file": file, "examples": reply.examples}
+            claim = {} if reply.defense is None else {"defense": reply.defense}
+            self.clients.append({**entry, **plain(claim), "metrics": plain(reply.metrics)})
+        except Exception as error:  # noqa: BLE001  no client's tensors may end the training
+            self.leave_out(reply.node, one_line(error))
+
+    def lose(self, node: str, why: str) -> None:
+        """Notes a client that sent nothing."""
+        self.lost[node] = printable(why)
+
+    def leave_out(self, node: str, why: str) -> None:
+        """Notes a client that sent what cannot be kept."""
+        log.warning("client %s of round %d is not captured: %s", node, self.number, printable(why))
+        self.left_out[node] = printable(why)
+
+    def close(self) -> bool:
+        """Writes the manifest; False where the round was left out."""
+        manifest = {
+            "round": self.number,
+            "config": self.config,
+            "clients": self.clients,
+            "lost": self.lost,
+            "left_out": self.left_out,
+        }
+        if self.failure is None:
+            try:
+                write_json(self.folder / MANIFEST, manifest)
+                self.recorder.keep(self.number)
+            except RunFolderError as error:
+                self.failure = str(error)
+        if self.failure is not None:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.recorder.leave_out(self.number, self.failure)
+        return self.failure is None
+
+    def _write(self, name: str, tensors: Mapping[str, Tensor]) -> None:
+        self.used += size_of(tensors)
+        if self.failure is None and self.used > self.recorder.limit:
+            self.failure = f"its folder may hold {self.recorder.limit / 1e9:g} GB"
+        if self.failure is None:
+            try:
+                write_tensors(self.folder / name, tensors)
+            except RunFolderError as error:
+                self.failure = str(error)
+
+
 def clear(root: Path) -> None:
     """Removes what an earlier capture wrote, and nothing else."""
     if (root / ABOUT).is_file():
-        for folder in root.glob("round-*"):
+        for folder in round_folders(root):
             shutil.rmtree(folder, ignore_errors=True)
         for name in (ABOUT, TRUTH):
             (root / name).unlink(missing_ok=True)
+
+
+def round_folders(root: Path) -> Iterator[Path]:
+    """Folders that a capture wrote, or may write again."""
+    return (f for f in root.glob("round-*") if re.fullmatch(r"round-\d+", f.name) and f.is_dir())
 
 
 def description(root: Path) -> tuple[Facts, list[int]]:
@@ -149,80 +239,12 @@ def description(root: Path) -> tuple[Facts, list[int]]:
         return {}, []
     found = read_json(root / ABOUT)
     try:
-        return dict(found.get("about", {})), [int(n) for n in found.get("left_out", [])]
+        about, left_out = dict(found.get("about", {})), list(found.get("left_out", []))
+        if not all(is_whole_number(number) for number in left_out):
+            raise TypeError
+        return plain(about), sorted(set(left_out))
     except (AttributeError, TypeError, ValueError):
         raise RunFolderError(f"{root / ABOUT} is not the description of a capture") from None
-
-
-@dataclass(frozen=True)
-class CapturedRound:
-    """One round as it lies on disk; tensors are read when they are asked for."""
-
-    folder: Path
-    number: int
-    config: Facts
-    clients: tuple[Facts, ...]
-    """Of each client that answered: ``node``, ``file``, ``examples``, ``metrics``."""
-    lost: Mapping[str, str]
-
-    def weights(self) -> dict[str, Tensor]:
-        return read_safetensors(self.folder / GLOBAL)[0]
-
-    def change(self, client: Facts) -> dict[str, Tensor]:
-        return read_safetensors(self.folder / str(client["file"]))[0]
-
-
-@dataclass(frozen=True)
-class Capture:
-    """A captured folder: whole rounds in order, and in words what is not as it should be."""
-
-    root: Path
-    about: Facts
-    rounds: tuple[CapturedRound, ...]
-    truth: Facts | None
-    problems: tuple[str, ...]
-
-    @classmethod
-    def open(cls, root: Path) -> Capture:
-        """Looks at a folder; a round that cannot be used becomes a problem, the others stay."""
-        if not root.is_dir():
-            raise RunFolderError(f"{root} is not a folder: name one that a curious server wrote")
-        problems: list[str] = []
-        rounds = []
-        for folder in sorted(root.glob("round-*")):
-            try:
-                rounds.append(_round(folder))
-            except RunFolderError as error:
-                problems.append(str(error))
-        if not rounds:
-            why = f" ({problems[0]})" if problems else ""
-            raise RunFolderError(f"{root} holds no captured round{why}")
-        about, left_out = description(root)
-        there = {r.number for r in rounds}
-        for number in range(1, max(there)):
-            if number not in {*there, *left_out}:
-                problems.append(f"round {number} is missing")
-        problems += [f"round {number} was left out when it was captured" for number in left_out]
-        truth = read_json(root / TRUTH) if (root / TRUTH).is_file() else None
-        return cls(root, about, tuple(rounds), truth, tuple(problems))
-
-
-def _round(folder: Path) -> CapturedRound:
-    if not re.fullmatch(r"round-\d+", folder.name) or not (folder / MANIFEST).is_file():
-        raise RunFolderError(f"{folder} has no {MANIFEST}: the server stopped while it wrote")
-    found = read_json(folder / MANIFEST)
-    try:
-        clients = tuple(
-            {**c, "node": str(c["node"]), "metrics": dict(c.get("metrics") or {})}
-            for c in found["clients"]
-        )
-        if any(Path(str(c["file"])).name != c["file"] for c in clients):
-            raise ValueError
-        number, config = int(found["round"]), dict(found.get("config", {}))
-        lost = dict(found.get("lost", {}))
-    except (KeyError, TypeError, ValueError):
-        raise RunFolderError(f"{folder / MANIFEST} is not a manifest of this kind") from None
-    return CapturedRound(folder, number, config, clients, lost)
 
 
 def size_of(tensors: Mapping[str, Tensor]) -> int:
@@ -231,10 +253,27 @@ def size_of(tensors: Mapping[str, Tensor]) -> int:
 
 def plain(facts: Mapping[str, Any]) -> Facts:
     """Only what JSON can hold and a reader can read; numbers that are none become words."""
-    kept = {str(k): v for k, v in facts.items() if isinstance(v, PLAIN)}
-    return {k: v if v == v and v not in (INFINITE, -INFINITE) else str(v) for k, v in kept.items()}
+    return {printable(k): plain_value(v) for k, v in facts.items() if isinstance(v, PLAIN)}
 
 
-INFINITE = float("inf")
+def plain_value(value: bool | int | float | str | None) -> bool | int | float | str | None:
+    """A fact as it can be written and shown.
 
-__all__ = ["Capture", "CapturedRound", "Recorder", "Reply"]
+    >>> plain_value(float("nan")), plain_value(10**50), plain_value("a\\x07")
+    ('nan', 'an integer of 167 bits', 'a\\\\x07')
+    """
+    if isinstance(value, str):
+        return printable(value, LONGEST_FACT)
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"an integer of {value.bit_length()} bits"
+    return value
+
+
+def is_whole_number(value: object) -> bool:
+    """Whether it is an integer; True and False are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+__all__ = ["Recorder", "Reply", "RoundWriter"]

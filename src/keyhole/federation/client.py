@@ -17,7 +17,7 @@ from keyhole.federation.training import LocalTraining, augmented, clipped
 from keyhole.models.dropout_sites import Record
 from keyhole.models.modes import set_mode
 from keyhole.seeds import generator, seeded_globally
-from keyhole.update import Update
+from keyhole.update import Update, check_weights, difference
 
 Later = Callable[[int], Tensor]
 """A local epoch after the first (which is 0) to its images."""
@@ -43,6 +43,7 @@ def defended_update(
     ``model`` is the global model and is left as it was. ``record`` keeps the dropout masks that
     the client draws; ``memory`` is what the defense keeps between rounds.
     """
+    check_weights(model.state_dict())
     side = ClientSide(
         generator=generator,
         model=model,
@@ -120,7 +121,7 @@ def local_update(
             optimiser.step()
     assert training.lr is not None
     return Update(
-        {name: end.detach() - before[name] for name, end in local.state_dict().items()},
+        {name: difference(end.detach(), before[name]) for name, end in local.state_dict().items()},
         steps=training.steps_of(len(inputs)),
         lr=training.lr,
         batch_size=training.local_batch(len(inputs)),

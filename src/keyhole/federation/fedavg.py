@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import Defense, Memory, Telemetry
+from keyhole.federation.averaging import RunningMean
 from keyhole.federation.client import defended_update
 from keyhole.federation.graphed import Graphed
 from keyhole.federation.together import Member, Together
@@ -33,12 +34,28 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Account:
+    """What is noted of one client's update in the run's record."""
+
+    client: int
+    examples: int
+    norm: float
+    telemetry: Telemetry
+
+    @classmethod
+    def of(cls, share: Share) -> Account:
+        return cls(share.client, share.update.examples, share.update.norm(), share.telemetry)
+
+
+@dataclass(frozen=True)
 class Round:
     """One round: the weights that were sent, what came back, how good the average is."""
 
     number: int
     sent: Mapping[str, Tensor]
     shares: tuple[Share, ...]
+    """Empty where updates are not kept."""
+    accounts: tuple[Account, ...]
     accuracy: float
     loss: float
     seconds: float
@@ -50,10 +67,10 @@ class Round:
             "accuracy": self.accuracy,
             "loss": self.loss if math.isfinite(self.loss) else None,
             "seconds": round(self.seconds, 4),
-            "clients": [share.client for share in self.shares],
-            "examples": [share.update.examples for share in self.shares],
-            "update_norms": [round(share.update.norm(), 6) for share in self.shares],
-            "defense": [share.telemetry for share in self.shares],
+            "clients": [each.client for each in self.accounts],
+            "examples": [each.examples for each in self.accounts],
+            "update_norms": [round(each.norm, 6) for each in self.accounts],
+            "defense": [each.telemetry for each in self.accounts],
         }
 
 
@@ -82,13 +99,33 @@ class Federation:
         for number in range(first, last + 1):
             yield self.round(number)
 
-    def round(self, number: int) -> Round:
+    def round(
+        self,
+        number: int,
+        *,
+        keep_updates: bool = True,
+        watch: Callable[[Share], None] | None = None,
+    ) -> Round:
+        """One round; ``watch`` sees every share as it arrives.
+
+        Without ``keep_updates`` each is let go then: memory does not grow with clients.
+        """
         began = time.perf_counter()
         sent = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        shares = self.updates(number, self.sampled(number))
-        self.model.load_state_dict(averaged(sent, [share.update for share in shares]))
+        clients = self.sampled(number)
+        mean = RunningMean(sent, sum(len(self.shares[client]) for client in clients))
+        kept, accounts = [], []
+        for share in self.arrive(number, clients):
+            mean.add(share.update)
+            accounts.append(Account.of(share))
+            if watch is not None:
+                watch(share)
+            if keep_updates:
+                kept.append(share)
+        self.model.load_state_dict(mean.weights())
         accuracy, loss = self.evaluate()
-        return Round(number, sent, tuple(shares), accuracy, loss, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        return Round(number, sent, tuple(kept), tuple(accounts), accuracy, loss, seconds)
 
     def sampled(self, number: int) -> list[int]:
         """The clients that take part in a round."""
@@ -98,15 +135,24 @@ class Federation:
 
     def updates(self, number: int, clients: Sequence[int]) -> list[Share]:
         """What the clients send, one after another or side by side."""
-        members = [self.member(number, client) for client in clients]
-        if self.together is not None and self.together.takes(self.model, members, self.defense):
-            found = self.together(self.model, members, defense=self.defense)
-        else:
-            found = [self.alone(member) for member in members]
-        return [
-            Share(client, update, telemetry)
-            for client, (update, telemetry) in zip(clients, found, strict=True)
-        ]
+        return list(self.arrive(number, clients))
+
+    def arrive(self, number: int, clients: Sequence[int]) -> Iterator[Share]:
+        """What the clients send, as it comes: one by one, or so many as train side by side."""
+        sizes = [len(self.shares[client]) for client in clients]
+        way = self.together
+        if way is not None and not way.fits(self.model, sizes, self.training, self.defense):
+            way = None
+        width = 1 if way is None else way.room(self.model)
+        for start in range(0, len(clients), width):
+            some = clients[start : start + width]
+            members = [self.member(number, client) for client in some]
+            if way is None:
+                found = [self.alone(member) for member in members]
+            else:
+                found = way(self.model, members, defense=self.defense)
+            while found:  # what has been handed on is held here no longer
+                yield Share(some[-len(found)], *found.pop(0))
 
     def member(self, number: int, client: int) -> Member:
         """A client on the morning of a round."""
@@ -170,16 +216,3 @@ def epochs_a_round(training: LocalTraining, images: int) -> int:
 def client_generator(seed: int, client: int, number: int) -> torch.Generator:
     """All that a client draws in one round comes from here: in process and on Flower alike."""
     return generator(seed, "client", client, "round", number)
-
-
-def averaged(sent: Mapping[str, Tensor], updates: Sequence[Update]) -> dict[str, Tensor]:
-    """The weights plus the clients' changes, weighted by their examples; integers as they mostly
-    are: the rounded mean."""
-    whole = sum(update.examples for update in updates)
-    after = {}
-    for name, start in sent.items():
-        moved = torch.zeros_like(start, dtype=torch.promote_types(start.dtype, torch.float32))
-        for update in updates:
-            moved += update.change[name].to(moved) * (update.examples / whole)
-        after[name] = start + (moved if start.is_floating_point() else moved.round()).to(start)
-    return after

@@ -21,7 +21,7 @@ from keyhole.federation.together import Member, described
 from keyhole.federation.training import LocalTraining, augmented
 from keyhole.models.modes import set_mode
 from keyhole.seeds import generator as named_generator
-from keyhole.update import Update
+from keyhole.update import Update, check_weights, difference
 
 WARM_UP = 3
 ADAM = (0.9, 0.999), 1e-8
@@ -47,16 +47,27 @@ class Graphed:
 
     def takes(self, model: nn.Module, members: Sequence[Member], defense: Defense) -> bool:
         """Whether this model can be trained so: on a GPU, no gradient or model of its own."""
+        return self.fits(model, [], members[0].training, defense)
+
+    def fits(
+        self, model: nn.Module, sizes: Sequence[int], recipe: LocalTraining, defense: Defense
+    ) -> bool:
+        """The same of clients that have so many images each."""
+        del sizes
         plain = (
             type(defense).on_step is Defense.on_step and type(defense).on_model is Defense.on_model
         )
-        recipe = members[0].training
         return plain and recipe.lr is not None and next(model.parameters()).is_cuda
+
+    def room(self, model: nn.Module) -> int:
+        """How many clients train at once."""
+        return len(self.lanes)
 
     def __call__(
         self, model: nn.Module, members: Sequence[Member], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
         """Every member's update through the doors of ``defense``, and what the defense reports."""
+        check_weights(model.state_dict())
         found: list[tuple[Update, Telemetry]] = []
         width = len(self.lanes)
         for start in range(0, len(members), width):
@@ -187,7 +198,7 @@ class Stage:
 
     def change(self, model: nn.Module) -> dict[str, Tensor]:
         own, sent = self.local.state_dict(), model.state_dict()
-        return {name: (own[name] - sent[name]).detach() for name in sent}
+        return {name: difference(own[name], sent[name]).detach() for name in sent}
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """One step on a batch: replayed if one of its shape was recorded."""

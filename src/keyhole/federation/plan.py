@@ -7,12 +7,13 @@ import json
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from keyhole.data.normalisation import Deviations, Means, check_both
 from keyhole.federation.training import LocalTraining, Optimiser
 from keyhole.models.modes import ClientMode
+from keyhole.settings import Count, Seed
 
-Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -30,6 +31,10 @@ class TrainingPlan(BaseModel):
     data: str = "digits"
     image_size: str | int | None = None
     weights: Path | None = None
+    mean: Means | None = None
+    """Of pixels in [0, 1], for the model's inputs: one number, or one per channel; with ``std``.
+    None: the data set's own."""
+    std: Deviations | None = None
     defense: str = "none"
     clients: Count = 10
     rounds: Count = 5
@@ -47,8 +52,14 @@ class TrainingPlan(BaseModel):
     augment: bool = False
     client_mode: ClientMode = "train"
     together: Literal["auto", "yes", "no"] = "auto"
-    """Whether sampled clients are trained as one tensor axis; ``auto``: the faster way."""
-    seed: int = 0
+    """Whether sampled clients are trained as one tensor axis; ``auto``: by rule, where it tends to
+    be faster (:func:`keyhole.federation.together.faster_together`)."""
+    seed: Seed = 0
+
+    @model_validator(mode="after")
+    def _both(self) -> TrainingPlan:
+        check_both(self.mean, self.std)
+        return self
 
     @property
     def training(self) -> LocalTraining:

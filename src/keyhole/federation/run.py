@@ -1,13 +1,7 @@
-"""A federated training in a folder: checkpoints, exact resume, a record of every round.
-
-OUT/plan.json               what is trained
-OUT/checkpoint.safetensors  the global weights after the last round, and what clients remember
-OUT/rounds.jsonl            one line a round: accuracy, loss, update norms, seconds, telemetry
-"""
+"""A federated training from a plan: who trains, what is captured, round after round."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,23 +11,22 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from keyhole.atomic import is_half, read_json, sweep, write_json, write_tensors, write_text
 from keyhole.data import SOURCES, ImageSet, load
+from keyhole.data.normalisation import as_facts
 from keyhole.defenses import DEFENSES
-from keyhole.errors import DoesNotFit, RunFolderError
-from keyhole.federation.capture import Recorder, Reply
-from keyhole.federation.fedavg import Federation, Round
+from keyhole.errors import DoesNotFit
+from keyhole.federation.capture import LIMIT_GB, Recorder, Reply
+from keyhole.federation.fedavg import Federation, Round, Share
 from keyhole.federation.partition import PARTITIONS, ByUser, shuffled
 from keyhole.federation.plan import TrainingPlan
 from keyhole.federation.together import Together, faster_together, why_not_together
+from keyhole.federation.training_folder import CHECKPOINT, TrainingFolder
+from keyhole.lock import locked
 from keyhole.models import build
 from keyhole.models.weights import filled_up, spare_weights
 from keyhole.seeds import generator
-from keyhole.update import read_safetensors
 
 log = logging.getLogger("keyhole")
-
-PLAN, CHECKPOINT, ROUNDS = "plan.json", "checkpoint.safetensors", "rounds.jsonl"
 
 
 class Watcher(Protocol):
@@ -74,10 +67,15 @@ def train(
     limit_gb: float | None = None,
     fresh: bool = False,
     watchers: Sequence[Watcher] = (),
+    keep_updates: bool | None = None,
 ) -> TrainingResult:
-    """Trains as ``plan`` says, in a folder in which the same plan is continued."""
+    """Trains as ``plan`` says, in a folder in which the same plan is continued.
+
+    ``keep_updates``: whether watchers see all updates of a round, which takes memory for them all;
+    None: where there are watchers.
+    """
     federation = assemble(plan, data_dir=data_dir, device=device or torch.device("cpu"))
-    folder = Folder.checked(out, plan, fresh=fresh)
+    TrainingFolder.checked(out, plan, fresh=fresh)
     if federation.data.versions:
         log.warning(
             "note: %s holds versions of its images, used in turns; those for evaluation are "
@@ -86,23 +84,53 @@ def train(
         )
     if fresh or not (out / CHECKPOINT).is_file():
         federation.together = choose(plan, federation)
-    recorder = None
-    if capture is not None:
-        options = {} if limit_gb is None else {"limit_gb": limit_gb}
-        recorder = Recorder(capture, about=about(plan), fresh=fresh, **options)
-        owners = {str(client): share for client, share in enumerate(federation.shares)}
-        recorder.truth(plan.data, owners, image_size=plan.image_size)
-    done = folder.begin(plan, federation, fresh=fresh)
-    for seen in federation.rounds(done + 1, plan.rounds):
-        if recorder is not None:
-            replies = [
-                Reply(str(s.client), s.update.change, s.update.examples) for s in seen.shares
-            ]
-            recorder.round(seen.number, seen.sent, replies, config=recipe(plan))
-        folder.keep(federation, seen)
-        for watcher in watchers:
-            watcher(seen)
-    return TrainingResult(federation.model, tuple(folder.lines()), out, done)
+    with locked(out, *([] if capture is None else [capture])):
+        folder = TrainingFolder.checked(
+            out, plan, fresh=fresh
+        )  # another may have come before the lock
+        recorder = None
+        if capture is not None:
+            recorder = Recorder(
+                capture,
+                about=about(plan, federation.data),
+                fresh=fresh,
+                limit_gb=LIMIT_GB if limit_gb is None else limit_gb,
+            )
+            owners = {str(client): share for client, share in enumerate(federation.shares)}
+            recorder.truth(plan.data, owners, image_size=plan.image_size)
+        done = folder.begin(plan, federation, fresh=fresh)
+        log.info(
+            "training %s on %s (clients: %d, rounds: %d, defense: %s)",
+            *(plan.model, plan.data, plan.clients, plan.rounds, plan.defense),
+        )
+        kept = bool(watchers) if keep_updates is None else keep_updates
+        for number in range(done + 1, plan.rounds + 1):
+            seen = captured_round(federation, number, plan, recorder, keep_updates=kept)
+            folder.keep(federation, seen)
+            for watcher in watchers:
+                watcher(seen)
+        return TrainingResult(federation.model, tuple(folder.lines()), out, done)
+
+
+def captured_round(
+    federation: Federation,
+    number: int,
+    plan: TrainingPlan,
+    recorder: Recorder | None,
+    *,
+    keep_updates: bool,
+) -> Round:
+    """One round, whose updates ``recorder`` writes down as they come."""
+    if recorder is None:
+        return federation.round(number, keep_updates=keep_updates)
+    writer = recorder.begin(number, federation.model.state_dict(), config=recipe(plan))
+
+    def write(share: Share) -> None:
+        writer.add(Reply(str(share.client), share.update.change, share.update.examples))
+
+    seen = federation.round(number, keep_updates=keep_updates, watch=write)
+    writer.close()
+    return seen
 
 
 def assemble(
@@ -141,7 +169,12 @@ def parts(
     plan: TrainingPlan, data_dir: str | None
 ) -> tuple[ImageSet, list[int], tuple[ImageSet, list[int]]]:
     """The data, the images to train on, and those to evaluate on."""
-    options: dict[str, Any] = {"image_size": plan.image_size, "data_dir": data_dir}
+    options: dict[str, Any] = {
+        "image_size": plan.image_size,
+        "data_dir": data_dir,
+        "mean": plan.mean,
+        "std": plan.std,
+    }
     data = load(plan.data, by_user=by_user(plan), **options)
     source = SOURCES.get(plan.data)
     everything = list(range(len(data)))
@@ -164,18 +197,20 @@ def by_user(plan: TrainingPlan) -> bool:
 
 
 def choose(plan: TrainingPlan, federation: Federation) -> Together | None:
-    """Whether clients are trained side by side: as asked, or as a short measurement says."""
+    """Whether clients are trained side by side: as asked, or by rule."""
     if plan.together == "no":
         return None
-    members = [federation.member(1, client) for client in federation.sampled(1)]
-    together = Together()
-    if not together.takes(federation.model, members, federation.defense):
+    together, clients = Together(), federation.sampled(1)
+    sizes = [len(federation.shares[client]) for client in clients]
+    if not together.fits(federation.model, sizes, federation.training, federation.defense):
         if plan.together == "yes":
             raise DoesNotFit(
                 "these clients cannot be trained together: they need equally many images, and a "
                 "defense without a gradient of its own"
             )
         return None
+    some = clients[: together.room(federation.model)]
+    members = [federation.member(1, client) for client in some]
     if plan.together == "yes":
         why = why_not_together(federation.model, members)
         if why is not None:
@@ -198,97 +233,13 @@ def recipe(plan: TrainingPlan) -> dict[str, Any]:
     return told | ({"local-steps": plan.steps} if plan.steps else {"local-epochs": plan.epochs})
 
 
-def about(plan: TrainingPlan) -> dict[str, Any]:
+def about(plan: TrainingPlan, data: ImageSet) -> dict[str, Any]:
     """What a reader of a captured folder should know of the run."""
     return {
         "model": plan.model,
         "data": plan.data,
         "image-size": plan.image_size,
         "by-user": by_user(plan),
+        **as_facts(data.mean, data.std),
         "run": plan.model_copy(update={"rounds": 1}).digest,
     }
-
-
-class Folder:
-    """A training's folder; one file holds all that is needed to go on."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    @classmethod
-    def checked(cls, root: Path, plan: TrainingPlan, *, fresh: bool) -> Folder:
-        """The folder for this plan, if it may be used; more rounds than before may be asked."""
-        path = root / PLAN
-        if path.is_file() and not fresh:
-            found = read_json(path)
-            if not isinstance(found, dict) or {**found, "rounds": plan.rounds} != plan.to_json():
-                raise RunFolderError(
-                    f"{root} holds another training: choose another --out, or replace it with "
-                    "--fresh"
-                )
-        strangers = [] if path.is_file() or not root.is_dir() else list(root.iterdir())
-        if any(p.is_file() and not is_half(p) for p in strangers):
-            raise RunFolderError(f"{root} holds other files: choose another --out")
-        return cls(root)
-
-    def begin(self, plan: TrainingPlan, federation: Federation, *, fresh: bool) -> int:
-        """Takes up an earlier run, or starts one; returns the rounds done."""
-        if fresh:
-            for name in (PLAN, CHECKPOINT, ROUNDS):
-                (self.root / name).unlink(missing_ok=True)
-        write_json(self.root / PLAN, plan.to_json())
-        sweep(self.root)
-        if not (self.root / CHECKPOINT).is_file():
-            write_text(self.root / ROUNDS, "")
-            self.checkpoint(federation, 0, None)
-            return 0
-        return self.resume(federation)
-
-    def resume(self, federation: Federation) -> int:
-        """Puts ``federation`` where the last checkpoint was; returns the rounds done."""
-        path = self.root / CHECKPOINT
-        tensors, header = read_safetensors(path)
-        federation.model.load_state_dict(tensors)
-        facts = json.loads(header["facts"])
-        federation.memory = {int(client): kept for client, kept in facts["memory"].items()}
-        federation.together = Together() if facts["together"] else None
-        done = int(facts["round"])
-        kept_lines = [line for line in self.lines() if line["round"] < done]
-        kept_lines += [facts["record"]] if done else []
-        write_text(self.root / ROUNDS, "".join(json.dumps(line) + "\n" for line in kept_lines))
-        return done
-
-    def keep(self, federation: Federation, seen: Round) -> None:
-        """Appends to the record, then replaces the checkpoint."""
-        line = seen.telemetry()
-        try:
-            with (self.root / ROUNDS).open("a", encoding="utf-8") as record:
-                record.write(json.dumps(line) + "\n")
-        except OSError as error:
-            raise RunFolderError(f"cannot write to {self.root} ({error.strerror})") from None
-        self.checkpoint(federation, seen.number, line)
-
-    def checkpoint(
-        self, federation: Federation, number: int, record: dict[str, Any] | None
-    ) -> None:
-        """All that is needed to go on after round ``number``, in one file."""
-        facts = {
-            "round": number,
-            "record": record,
-            "memory": federation.memory,
-            "together": federation.together is not None,
-        }
-        write_tensors(
-            self.root / CHECKPOINT, federation.model.state_dict(), {"facts": json.dumps(facts)}
-        )
-
-    def lines(self) -> list[dict[str, Any]]:
-        """What is on record; a line that was being written at a kill does not count."""
-        path = self.root / ROUNDS
-        found = []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-            try:
-                found.append(json.loads(line))
-            except json.JSONDecodeError:
-                break
-        return found

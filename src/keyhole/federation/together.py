@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -21,14 +21,21 @@ from torch.nn.utils.rnn import pad_sequence
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
 from keyhole.errors import one_line
-from keyhole.federation.client import Later, local_update
+from keyhole.federation.client import Later
 from keyhole.federation.training import LocalTraining, augmented
 from keyhole.models.modes import has_batch_norm, set_mode
 from keyhole.seeds import generator as named_generator
 from keyhole.seeds import seeded_globally
-from keyhole.update import Update
+from keyhole.update import Update, check_weights, difference
 
 Tensors = dict[str, Tensor]
+
+STACKED = 1 << 26
+"""Bytes of the weights of clients that train at once; training takes about ten times as many."""
+
+SMALL = 32_768
+"""Numbers in a weight, on average, up to which a processor trains clients faster together: LeNet
+has 1,000, the small ViT 10,000; the MLP 94,000 and ResNet-18 180,000, which are slower so."""
 
 
 @dataclass(frozen=True)
@@ -68,18 +75,34 @@ class Together:
 
         Where batches differ in size they are filled up, which batch statistics would notice.
         """
+        sizes = [len(member.images) for member in members]
+        return self.fits(model, sizes, members[0].training, defense)
+
+    def fits(
+        self, model: nn.Module, sizes: Sequence[int], recipe: LocalTraining, defense: Defense
+    ) -> bool:
+        """The same of clients that have so many images each."""
         own_gradient = type(defense).on_step is not Defense.on_step
-        recipe, sizes = members[0].training, {len(member.images) for member in members}
         steps = {recipe.steps_of(size) for size in sizes}
-        alike = len(sizes) == 1 or not has_batch_statistics(model, recipe)
+        alike = len(set(sizes)) == 1 or not has_batch_statistics(model, recipe)
         shares_weights = recipe.lr is not None
-        fits = len(members) > 1 and len(steps) == 1 and alike
+        fits = len(sizes) > 1 and len(steps) == 1 and alike
         return fits and shares_weights and not own_gradient
+
+    def room(self, model: nn.Module) -> int:
+        """How many clients train at once: as many as their weights have room in memory."""
+        first = next(model.parameters())
+        room = STACKED
+        if first.is_cuda:
+            room = max(room, torch.cuda.get_device_properties(first.device).total_memory // 32)
+        size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+        return max(2, int(room // max(size, 1)))
 
     def __call__(
         self, model: nn.Module, members: Sequence[Member], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
         """Every member's update through the doors of ``defense``, and what the defense reports."""
+        check_weights(model.state_dict())
         sides = [member.side(model) for member in members]
         epochs = itertools.count()
 
@@ -157,13 +180,8 @@ class Crowd:
         self.names = list(model.state_dict())
         self.training = training
         self.optimiser = training.optimiser_of(self.leaves.values())
-        self.stateless = local
-        self.gradients = vmap(grad(self.loss), randomness="different")
-
-    def loss(self, p: Tensors, b: Tensors, x: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        """The mean cross-entropy of one client's batch."""
-        logits = functional_call(self.stateless, (p, b), (x,))
-        return (F.cross_entropy(logits, y, reduction="none") * weight).sum()
+        # Bound to the network, not to this object: a cycle would keep all weights in memory.
+        self.gradients = vmap(grad(partial(weighted_loss, local)), randomness="different")
 
     def step(self, x: Tensor, y: Tensor, lengths: Sequence[int]) -> None:
         """One step of all clients; ``x [batch, K, C, H, W]`` is filled up beyond ``lengths``."""
@@ -211,11 +229,19 @@ class Crowd:
         """What each client has changed so far."""
         after = {**{name: leaf.detach() for name, leaf in self.leaves.items()}, **self.buffers}
         own = {name: self.tied.get(name, name) for name in self.names}
-        moved = {name: after[own[name]] - self.before[own[name]] for name in self.names}
+        moved = {name: difference(after[own[name]], self.before[own[name]]) for name in self.names}
         return [{n: t[client].clone() for n, t in moved.items()} for client in range(len(self))]
 
     def __len__(self) -> int:
         return len(next(iter(self.leaves.values())))
+
+
+def weighted_loss(
+    network: nn.Module, p: Tensors, b: Tensors, x: Tensor, y: Tensor, weight: Tensor
+) -> Tensor:
+    """The mean cross-entropy of one client's batch, under parameters ``p`` and buffers ``b``."""
+    logits = functional_call(network, (p, b), (x,))
+    return (F.cross_entropy(logits, y, reduction="none") * weight).sum()
 
 
 def has_batch_statistics(model: nn.Module, training: LocalTraining) -> bool:
@@ -232,54 +258,30 @@ def each_clipped(gradients: list[Tensor], limit: float | None) -> list[Tensor]:
 
 
 def why_not_together(model: nn.Module, members: Sequence[Member]) -> str | None:
-    """Why vmap cannot take the model; None where it can."""
-    try:
-        trial(model, members, steps=1)[1]()
-    except (RuntimeError, NotImplementedError, ValueError) as error:
-        return one_line(error)
-    return None
-
-
-def faster_together(model: nn.Module, members: Sequence[Member], *, steps: int = 3) -> bool:
-    """Measures some steps both ways; False also where vmap cannot take the model."""
-    if why_not_together(model, members) is not None:
-        return False
-    one_by_one, at_once = trial(model, members, steps=steps)
-    device = members[0].images.device
-    return seconds(at_once, device) < seconds(one_by_one, device)
-
-
-def trial(
-    model: nn.Module, members: Sequence[Member], *, steps: int
-) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Some steps of all members, one by one and at once; nothing comes of them."""
+    """Why vmap cannot take the model, by one step that nothing comes of; None where it can."""
     recipe = LocalTraining(
-        steps=steps,
+        steps=1,
         lr=members[0].training.lr,
         mode=members[0].training.mode,
         batch_size=members[0].training.batch_size,
     )
     inputs = [m.data.normalise(m.images) for m in members]
     labels = [m.labels for m in members]
-    seeds = list(range(len(members)))
-
-    def one_by_one() -> None:
-        for x, y, seed in zip(inputs, labels, seeds, strict=True):
-            local_update(model, x, y, training=recipe, seed=seed)
-
-    def at_once() -> None:
-        stacked_updates(model, inputs, labels, training=recipe, seeds=seeds)
-
-    return one_by_one, at_once
+    try:
+        stacked_updates(model, inputs, labels, training=recipe, seeds=list(range(len(members))))
+    except (RuntimeError, NotImplementedError, ValueError) as error:
+        return one_line(error)
+    return None
 
 
-def seconds(work: Callable[[], None], device: torch.device) -> float:
-    """The shorter of two runs."""
-    spent = []
-    for _ in range(2):
-        began = time.perf_counter()
-        work()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        spent.append(time.perf_counter() - began)
-    return min(spent)
+def faster_together(model: nn.Module, members: Sequence[Member]) -> bool:
+    """Whether one tensor axis tends to be faster, by rule: equal plans must train equally.
+
+    A GPU has room for all clients at once. A processor gains where operations are so small that
+    starting them takes most of the time: where weights have few numbers. False also where vmap
+    cannot take the model.
+    """
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    on_gpu = members[0].images.is_cuda
+    small = sum(sizes) <= SMALL * len(sizes)
+    return (on_gpu or small) and why_not_together(model, members) is None

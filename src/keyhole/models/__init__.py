@@ -22,7 +22,7 @@ from keyhole.models.weights import load_weights
 from keyhole.registry import unknown
 from keyhole.seeds import derive, seeded_globally
 
-__all__ = ["FAMILIES", "MODELS", "Architecture", "build", "load_weights"]
+__all__ = ["FAMILIES", "MODELS", "Architecture", "build", "is_own", "load_weights"]
 
 Maker = Callable[..., nn.Module]
 """Called with ``classes``, ``channels`` and ``image_size``."""
@@ -76,6 +76,18 @@ def find(name: str) -> Maker:
         return partial(external.user_model, name)
     known = [*MODELS, *(f"{f}:NAME" for f in (*FAMILIES, PRIVATE)), "package.module:callable"]
     raise unknown("model", name, known)
+
+
+def is_own(name: str) -> bool:
+    """Whether a name stands for code of the user's.
+
+    >>> is_own("my.package:build"), is_own("timm:deit_tiny_patch16_224")
+    (True, False)
+    """
+    family, colon, rest = name.partition(":")
+    if family == PRIVATE:
+        return is_own(rest)
+    return bool(colon) and family not in FAMILIES
 
 
 def build(

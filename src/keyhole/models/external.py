@@ -14,13 +14,17 @@ from torch import nn
 
 from keyhole.data.image_set import Size
 from keyhole.errors import DoesNotFit, UnknownName, one_line
+from keyhole.registry import spell
 
 ACCEPTED = {
     "classes": ("classes", "num_classes", "n_classes"),
     "channels": ("channels", "in_channels", "in_chans"),
     "image_size": ("image_size", "img_size"),
 }
-"""The argument names under which a user's callable may ask for what we know."""
+"""The argument names under which a user's callable may ask for what we know.
+
+``classes`` and ``channels`` are numbers; ``image_size`` is ``(height, width)``, always.
+"""
 
 
 def timm_model(name: str, *, classes: int, channels: int, image_size: Size) -> nn.Module:
@@ -64,13 +68,16 @@ def torchvision_model(name: str, *, classes: int, channels: int, image_size: Siz
 
 
 def user_model(path: str, *, classes: int, channels: int, image_size: Size) -> nn.Module:
-    """Calls ``package.module:callable``, handing it those of our facts that it has names for."""
+    """Calls ``package.module:callable``, handing it those of our facts that it has names for.
+
+    ``def build(classes, channels, image_size)`` gets ``10, 3, (32, 32)``.
+    """
     module_name, _, attribute = path.partition(":")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
+    except (ImportError, SyntaxError) as error:
         raise UnknownName(
             f"cannot import {module_name!r} ({one_line(error)}): a model of your own is named "
             "package.module:callable and must be importable from here"
@@ -79,7 +86,16 @@ def user_model(path: str, *, classes: int, channels: int, image_size: Size) -> n
     if not callable(make):
         raise UnknownName(f"{module_name} has nothing to call by the name {attribute!r}")
     facts = {"classes": classes, "channels": channels, "image_size": image_size}
-    model = make(**_asked_for(make, facts))
+    asked = _asked_for(make, facts)
+    try:
+        model = make(**asked)
+    except (RuntimeError, ValueError, AssertionError, TypeError) as error:
+        size = f"{channels}x{image_size[0]}x{image_size[1]}"
+        hint = ": image_size is (height, width)" if image_size in asked.values() else ""
+        raise DoesNotFit(
+            f"model {path!r} cannot be built for {size} images: "
+            f"{spell(attribute, asked)} fails ({one_line(error)}){hint}"
+        ) from None
     if not isinstance(model, nn.Module):
         raise DoesNotFit(f"{path} returned {type(model).__name__}, not a torch.nn.Module")
     return model

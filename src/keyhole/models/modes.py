@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast, get_args
 
 from torch import nn
+
+from keyhole.errors import BadValue
 
 ClientMode = Literal["train", "eval", "frozen-norm"]
 """``frozen-norm``: trains, dropout and all, but BatchNorm keeps to its running statistics, as is
 common where batches are small."""
 NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+def read_mode(text: str) -> ClientMode:
+    """The mode of this name; raises :class:`BadValue` where there is none."""
+    for mode in get_args(ClientMode):
+        if text == mode:
+            return cast(ClientMode, mode)
+    raise BadValue(f"client-mode: it is {', '.join(get_args(ClientMode))}, got {text!r}")
 
 
 def set_mode(model: nn.Module, mode: ClientMode) -> nn.Module:

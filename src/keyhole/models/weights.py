@@ -74,4 +74,4 @@ def _list(word: str, names: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-    return f"{', '.join(names[:2])}{more} {word}"
+    return f"{', '.join(name[:80] for name in names[:2])}{more} {word}"

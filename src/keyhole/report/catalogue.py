@@ -14,6 +14,8 @@ from keyhole.registry import parameters
 
 Entry = dict[str, Any]
 
+OWN_MODEL = "package.module:callable"
+
 
 def catalogue() -> dict[str, list[Entry]]:
     """Attacks on images and on membership, defenses, models, data sets and metrics by room."""
@@ -51,8 +53,9 @@ def catalogue() -> dict[str, list[Entry]]:
                 "paper": "",
             },
             {
-                "name": "package.module:callable",
-                "summary": "your own: called with those of classes, channels, image_size it takes",
+                "name": OWN_MODEL,
+                "summary": "your own: called with those of classes, channels and image_size "
+                "(height, width) that it has arguments for",
                 "paper": "",
             },
         ],

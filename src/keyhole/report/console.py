@@ -2,61 +2,96 @@
 
 from __future__ import annotations
 
-from rich import box
+from collections.abc import Sequence
+from enum import Enum, auto
+
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from keyhole.audit.finding import Finding
 from keyhole.audit.run import AuditResult
+from keyhole.audit.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED
 from keyhole.report import view
+from keyhole.terminal import TextTable, plain, say, say_table, stdout_console
 
 SHOWN = ("psnr", "ssim", "lpips", "reid", "read")
 
+COLOURS = {BROKEN: "red", NOT_BROKEN: "cyan", NOT_SCORED: "yellow", NOT_TESTED: "yellow"}
 
 WIDE = 110
-"""Columns from which a terminal has room for intervals."""
+"""Columns from which a terminal has room for intervals beside the means."""
+
+ATTACK_WIDTH = 11
+"""Room for the name of an attack; one with parameters takes several lines."""
 
 
-def print_result(result: AuditResult, console: Console) -> None:
-    """A table for each model and data set, then the verdicts."""
-    for section in view.sections(result):
-        rows = table(section, wide=console.width >= WIDE)
-        console.print(rows if rows.row_count else f"\n{section.model} on {section.data}")
-        for name, why in {w for f in section.findings for w in f.unavailable.items()}:
-            console.print(Text(f"{name} was not measured: {why}", style="dim"))
-        for verdict in section.verdicts:
-            line = Text("  ")
-            line.append(f"{view.defense_name(verdict.defense)}: ", style="bold")
-            line.append(verdict.words, style="red" if verdict.status == "broken" else "cyan")
-            if verdict.labels is not None:
-                line.append(f"; labels inferred: {view.number('labels', verdict.labels)}")
-            console.print(line)
-        console.print()
-    for note in dict.fromkeys(note for f in result.findings for note in f.notes):
-        console.print(Text(f"note: {note}", style="dim"))
-    for note in result.notes:
-        console.print(Text(f"note: {note}", style="dim"))
+class Intervals(Enum):
+    """Where a cell shows the interval of its mean."""
+
+    NOWHERE = auto()
+    BESIDE = auto()
+    BELOW = auto()
+    STACKED = auto()
+    """Below, its two ends one below the other."""
+
+
+def print_result(
+    result: AuditResult, console: Console | None = None, *, wide: bool = False
+) -> None:
+    """A table for each model and data set, then the verdicts; ``wide`` asks for intervals."""
+    console = console or stdout_console()
+    roomy = console.width >= WIDE
+    styles = [Intervals.BESIDE] if roomy else [Intervals.NOWHERE]
+    if wide and not roomy:
+        styles = [Intervals.BELOW, Intervals.STACKED]
+    sections = view.sections(result)
+    for section in sections:
+        print_section(section, console, styles)
+    notes = dict.fromkeys(note for f in result.findings for note in f.notes)
+    for note in (*notes, *result.notes):
+        say(f"note: {note}", console=console, style="dim")
     for note in view.skipped_lines(result.skipped):
-        console.print(Text(f"not tried: {note}", style="dim"))
+        say(f"not tried: {note}", console=console, style="dim")
+    if styles == [Intervals.NOWHERE] and any(has_intervals(section) for section in sections):
+        say(LEFT_OUT, console=console, style="dim")
 
 
-def table(section: view.Section, *, wide: bool) -> Table:
-    """One row an attacker who returned images; means, and 95% intervals where there is room."""
+LEFT_OUT = "note: means only; --wide shows their 95% intervals, --json holds every image's value"
+"""Told where a terminal has no room for intervals."""
+
+
+def print_section(section: view.Section, console: Console, styles: Sequence[Intervals]) -> None:
+    """One table, by the first style of intervals that fits, and the verdict on each defense."""
+    say(console=console)
+    drawn = [table(section, style) for style in styles]
+    rows = next((each for each in drawn if each.least_width <= console.width), drawn[-1])
+    if len(rows):
+        say_table(rows, console)
+    else:
+        say(f"{section.model} on {section.data}", console=console)
+        say(section.facts, console=console, style="dim")
+    for name, why in sorted({w for f in section.findings for w in f.unavailable.items()}):
+        say(f"{name} was not measured: {why}", console=console, style="dim")
+    for verdict in section.verdicts:
+        line = plain("  ")
+        line.append_text(plain(f"{view.defense_name(verdict.defense)}: ", "bold"))
+        line.append_text(plain(verdict.words, COLOURS[verdict.status]))
+        if verdict.labels is not None:
+            labels = view.number("labels", verdict.labels)
+            line.append_text(plain(f"; labels inferred: {labels}"))
+        say(line, console=console)
+    say(console=console)
+
+
+def table(section: view.Section, style: Intervals) -> TextTable:
+    """One row for each attacker who returned images: means, with 95% intervals by ``style``."""
     shown = [m for m in section.metrics if m.name in SHOWN]
-    made = Table(
-        title=f"\n{section.model} on {section.data}",
-        caption=section.facts,
-        box=box.SIMPLE_HEAD,
-        padding=(0, 1, 0, 0),
-        title_justify="left",
-        caption_justify="left",
-    )
-    made.add_column("defense", overflow="fold", min_width=12)
-    made.add_column("attack", overflow="fold", min_width=11)
-    made.add_column("attacker", no_wrap=True)
+    made = TextTable(f"{section.model} on {section.data}", caption=section.facts)
+    made.add_column("defense", fold=True, at_least=8 if style is Intervals.STACKED else 12)
+    longest = max((len(view.attack_name(f)) for f in section.findings), default=0)
+    made.add_column("attack", fold=longest > ATTACK_WIDTH, at_least=ATTACK_WIDTH)
+    made.add_column("attacker")
     for metric in shown:
-        made.add_column(f"{metric.label} {metric.arrow}", justify="right", no_wrap=True)
+        made.add_column(f"{metric.label} {metric.arrow}", right=True)
     for name, values in section.baselines.items():
         cells = [view.number(m.name, values[m.name]) if m.name in values else "" for m in shown]
         made.add_row(f"({name})", "", "", *cells, style="dim")
@@ -65,7 +100,7 @@ def table(section: view.Section, *, wide: bool) -> Table:
         if not any(m.name in finding.metrics for m in shown):
             continue
         defense = view.defense_name(finding.defense)
-        cells = [cell(finding, m.name, wide=wide) for m in shown]
+        cells = [cell(finding, m.name, style) for m in shown]
         made.add_row(
             defense if defense != last else "", view.attack_name(finding), finding.attacker, *cells
         )
@@ -73,9 +108,23 @@ def table(section: view.Section, *, wide: bool) -> Table:
     return made
 
 
-def cell(finding: Finding, metric: str, *, wide: bool) -> str:
+def has_intervals(section: view.Section) -> bool:
+    """Whether any shown mean has an interval."""
+    return any(
+        view.interval(name, f.metrics[name])
+        for f in section.findings
+        for name in SHOWN
+        if name in f.metrics
+    )
+
+
+def cell(finding: Finding, metric: str, style: Intervals) -> str:
     if metric not in finding.metrics:
         return ""
     summary = finding.metrics[metric]
-    between = view.interval(metric, summary) if wide else ""
-    return f"{view.number(metric, summary.mean)}{f' [{between}]' if between else ''}"
+    mean, interval = view.number(metric, summary.mean), view.interval(metric, summary)
+    if not interval or style is Intervals.NOWHERE:
+        return mean
+    if style is Intervals.STACKED:
+        interval = interval.replace(" – ", "–").replace("–", "–\n")
+    return f"{mean}{' ' if style is Intervals.BESIDE else chr(10)}[{interval}]"

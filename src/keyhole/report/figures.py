@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ INK = "#123456"
 """Drawn in this colour, then replaced by the page's own text colour, light or dark."""
 
 COLOURS = ("#d1495b", "#2e86ab", "#8a6d3b", "#6a4c93")
+FONT = ("font-size", "font-family")
+"""What the short form of a font names last."""
 LARGE = 64
 """Pictures from this size on are photographs: compressed, shown smooth."""
 
@@ -84,7 +87,33 @@ def as_svg(draw: Callable[[Any], None], *, size: tuple[float, float]) -> str:
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
-    return svg[svg.index("<svg") :].replace(INK, "currentColor")
+    return without_styles(svg[svg.index("<svg") :].replace(INK, "currentColor"))
+
+
+def without_styles(svg: str) -> str:
+    """The same drawing by attributes alone, so that a page may forbid all styles but its own.
+
+    >>> without_styles('<svg><path d="M0 0" style="fill: none; stroke: red"/></svg>')
+    '<svg stroke-linejoin="round"><path d="M0 0" fill="none" stroke="red"/></svg>'
+    """
+    plain = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
+    plain = re.sub(r' style="([^"]*)"', lambda found: as_attributes(found[1]), plain)
+    return plain.replace("<svg", '<svg stroke-linejoin="round"', 1)
+
+
+def as_attributes(style: str) -> str:
+    """Declarations of a style attribute as attributes of the element.
+
+    >>> as_attributes("font: italic 10px Sans, serif; fill: none")
+    ' font-size="10px" font-family="Sans, serif" fill="none"'
+    """
+    found = ""
+    for declaration in filter(None, (part.strip() for part in style.split(";"))):
+        name, value = (part.strip() for part in declaration.split(":", 1))
+        short = re.search(r"([\d.]+px) (.+)", value) if name == "font" else None
+        pairs = {name: value} if short is None else dict(zip(FONT, short.groups(), strict=True))
+        found += "".join(f' {key}="{text}"' for key, text in pairs.items())
+    return found
 
 
 def draw_sweep(axes: object, section: Section, lines: list[Sweep], metric: str) -> None:

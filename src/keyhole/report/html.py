@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from importlib import resources
 from typing import Any
 
-from jinja2 import Environment, StrictUndefined
 from torch import Tensor
 
 from keyhole.audit.finding import Finding
@@ -17,6 +15,7 @@ from keyhole.audit.verdict import Verdict, how_bad
 from keyhole.metrics import METRICS
 from keyhole.report import view
 from keyhole.report.figures import LARGE, data_uri, loss_plot, sweep_plot
+from keyhole.report.shell import fill_template
 
 SHOWN = 3
 """Pictures a row, at most; the run folder holds more."""
@@ -24,25 +23,18 @@ SHOWN = 3
 
 def render(result: AuditResult, *, title: str) -> str:
     """The page as text."""
-    folder = resources.files("keyhole.report")
-    environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.trim_blocks = environment.lstrip_blocks = True
-    environment.globals.update(
+    return fill_template(
+        "page.html.j2",
         METRICS=METRICS,
         number=view.number,
         interval=view.interval,
         attack_name=view.attack_name,
         knows=view.knows,
-    )
-    template = environment.from_string((folder / "page.html.j2").read_text(encoding="utf-8"))
-    return template.render(
         title=title,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        style=(folder / "page.css").read_text(encoding="utf-8"),
         sections=[_section(section, result.store) for section in view.sections(result)],
-        broken=sum(v.status == "broken" for v in result.verdicts),
-        verdicts=len(result.verdicts),
-        unscored=sum(v.status == "not scored" for v in result.verdicts),
+        headline=view.headline(result.verdicts),
+        chips=view.CHIPS,
         skipped=view.skipped_lines(result.skipped),
         notes=result.notes,
         versions=result.findings[0].versions if result.findings else {},

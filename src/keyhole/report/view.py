@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,12 +13,14 @@ from keyhole.attacks import ATTACKS
 from keyhole.audit.finding import Finding
 from keyhole.audit.run import AuditResult
 from keyhole.audit.scene import Skipped
-from keyhole.audit.verdict import Verdict
+from keyhole.audit.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED, Verdict
 from keyhole.defenses import DEFENSES
 from keyhole.metrics import METRICS, Metric, Summary
 from keyhole.registry import parameters, spell
 
 DIGITS = {"mse": 4, "psnr": 1, "ssim": 3, "lpips": 3, "fft2d": 4, "mmd": 1, "mask": 3}
+MISSING = object()
+"""Of a parameter that a defense or an attack no longer has."""
 SHARES = {"reid", "read", "labels"}
 
 
@@ -43,29 +46,41 @@ class Section:
     @property
     def facts(self) -> str:
         """Who was attacked, in one line."""
-        first = self.findings[0]
-        recipe = first.recipe
+        if not self.findings:
+            return "no attack could be used"
+        recipe = self.findings[0].recipe
         counts = sorted({f.victims for f in self.findings})
         clients = " and ".join(str(n) for n in counts)
         batch = recipe["batch_size"]
         images = "one image" if batch == 1 else f"{batch} images"
         size = "x".join(str(n) for n in recipe["image_size"])
-        shared = (
-            "the gradient of one step"
-            if recipe["lr"] is None
-            else f"weights after {recipe['steps']} step(s) of SGD, lr {recipe['lr']}"
-        )
         start = "given weights" if recipe["weights"] else f"random weights (seed {recipe['seed']})"
         if recipe.get("captured"):
             start = f"captured weights of round {recipe['rounds']}"
+        shared = what_is_shared(recipe)
         if counts == [1]:
             return f"one client of {images}, {size} px; {start}; it shares {shared}"
         return f"{clients} clients of {images} each, {size} px; {start}; each shares {shared}"
 
 
+def what_is_shared(recipe: Mapping[str, Any]) -> str:
+    """What clients did and sent; of captured ones also what attacks take that for."""
+    if recipe["lr"] is None:
+        return "the gradient of one step"
+    steps = "1 step" if recipe["steps"] == 1 else f"{recipe['steps']} steps"
+    taken = f"{steps} of sgd, lr {recipe['lr']:g}"
+    did = recipe.get("clients_did")
+    if not did:
+        return f"weights after {taken}"
+    if did.startswith(f"{taken} ("):
+        return f"weights after {did}"
+    return f"weights after {did}; attacks take that for {taken}"
+
+
 def sections(result: AuditResult) -> list[Section]:
     """The result by model and data set."""
-    order = list(dict.fromkeys((f.model, f.data) for f in result.findings))
+    found = [(f.model, f.data) for f in result.findings]
+    order = dict.fromkeys([*found, *((v.model, v.data) for v in result.verdicts)])
     return [
         Section(
             model,
@@ -75,6 +90,40 @@ def sections(result: AuditResult) -> list[Section]:
         )
         for model, data in order
     ]
+
+
+def headline(verdicts: Sequence[Verdict]) -> str:
+    """What became of all settings, in a sentence or two.
+
+    Only those that were tested and scored can be broken or not; the others are counted apart.
+    """
+    count = Counter(v.status for v in verdicts)
+    broken, judged = count[BROKEN], count[BROKEN] + count[NOT_BROKEN]
+    read = "at least one private image was read out of what a client shared"
+    if not judged:
+        words = ["No setting could be judged."]
+    elif not broken:
+        subject = "The setting was" if judged == 1 else f"None of the {judged} settings was"
+        negated = " not" if judged == 1 else ""
+        words = [f"{subject}{negated} broken by the attacks tried, which is no promise of safety."]
+    elif judged == 1:
+        words = [f"The setting was broken: {read}."]
+    elif broken == judged:
+        words = [f"All {judged} settings were broken: in each of them {read}."]
+    elif broken == 1:
+        words = [f"1 of {judged} settings was broken: {read}."]
+    else:
+        words = [f"{broken} of {judged} settings were broken: in each of them {read}."]
+    if count[NOT_SCORED]:
+        words.append(f"{count[NOT_SCORED]} could not be scored, for want of the truth.")
+    if count[NOT_TESTED]:
+        were = "was" if count[NOT_TESTED] == 1 else "were"
+        words.append(f"{count[NOT_TESTED]} {were} not tested: no attack on images was run there.")
+    return " ".join(words)
+
+
+CHIPS = {BROKEN: "broken", NOT_BROKEN: "not", NOT_SCORED: "unsure", NOT_TESTED: "unsure"}
+"""The page's class for each status."""
 
 
 def defense_name(defense: dict[str, Any]) -> str:
@@ -88,7 +137,8 @@ def defense_name(defense: dict[str, Any]) -> str:
     chosen = {
         k: v
         for k, v in defense["parameters"].items()
-        if v != usual[k] or (not isinstance(v, str) and k in (member.headline or usual))
+        if v != usual.get(k, MISSING)
+        or (not isinstance(v, str) and k in (member.headline or usual))
     }
     return spell(defense["name"], chosen)
 
@@ -96,7 +146,7 @@ def defense_name(defense: dict[str, Any]) -> str:
 def attack_name(finding: Finding) -> str:
     """An attack with those of its parameters that are not the usual ones."""
     usual = parameters(ATTACKS[finding.attack]())
-    chosen = {k: v for k, v in finding.attack_parameters.items() if v != usual[k]}
+    chosen = {k: v for k, v in finding.attack_parameters.items() if v != usual.get(k, MISSING)}
     return spell(finding.attack, chosen)
 
 
@@ -205,7 +255,9 @@ def heat_sheet(pictures: Mapping[str, dict[str, Tensor]]) -> dict[str, list[Tens
     found = {name: list(kept["heat"]) for name, kept in pictures.items() if "heat" in kept}
     if not set(found) - {"none"}:
         return {}
-    plain = next(kept["plain"] for kept in pictures.values() if "plain" in kept)
+    plain = next((kept["plain"] for kept in pictures.values() if "plain" in kept), None)
+    if plain is None:
+        return {}
     return {"image": list(plain), **found}
 
 

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from keyhole.atomic import write_json
+from keyhole.atomic import check_writable, write_json
 from keyhole.audit import AuditResult, Finding, Plan, Progress, Stage, run_plan
 from keyhole.errors import BadValue, RunFolderError
 from keyhole.registry import unknown
@@ -141,6 +141,7 @@ class Study:
             known = read_result(results, piece)
             if known is not None and piece.covers(known, setting):
                 continue
+            check_writable(results)
             write_result(results, piece, piece.measure(self, setting))
             yield piece
 
@@ -223,6 +224,16 @@ def find_study(name: str, studies: Mapping[str, Study]) -> Study:
     if name not in studies:
         raise unknown("study", name, studies)
     return studies[name]
+
+
+SHIPPED = Path(__file__).parent / "results"
+"""Our own results, which ship with the package: the repository's ``results/``."""
+
+
+def folder_to_show(study: Study) -> Path:
+    """Where a study's results are: ``results/NAME`` here if it has any, else those that ship."""
+    here = Path("results") / study.name
+    return here if any(read_result(here, p) for p in study.pieces) else SHIPPED / study.name
 
 
 def require_results(results: Path, study: Study) -> None:

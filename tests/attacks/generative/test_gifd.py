@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import pairwise, product
@@ -22,6 +23,7 @@ from keyhole.attacks.generative.gifd import Gifd
 from keyhole.attacks.generative.prior import load_generator, save_generator
 from keyhole.attacks.generative.stages import Stage
 from keyhole.attacks.matching.problem import Problem
+from keyhole.attacks.workbench import Bare
 from keyhole.data import ImageSet
 from keyhole.data.image_set import from_array
 from keyhole.errors import DoesNotFit
@@ -123,6 +125,16 @@ def test_a_stage_starts_at_the_image_the_last_one_found_best(
         torch.testing.assert_close(begun, ended, rtol=0, atol=2e-5)
 
 
+def test_every_stage_ends_at_the_deadline(observe: Observe, file: Path, drawn: ImageSet) -> None:
+    seen = observe(network(), drawn, [4]).telling("labels").observation
+    bench = Bare()
+    bench.deadline = time.monotonic() - 1
+    tried = attack(file, iterations=15)
+    (found,) = tried.on_many([seen], bench)
+    assert found.images is not None
+    assert found.diagnostics["iterations"] == tried.stages
+
+
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[Stage]:
     """The stages of the attacks that follow, as they are run."""
     stages: list[Stage] = []
@@ -209,6 +221,7 @@ class Kept:
     """A workbench in memory that pulls the plug after some saves."""
 
     victims_at_once = None
+    deadline = None
 
     def __init__(self, saves: int) -> None:
         self.saves = saves

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -338,6 +339,34 @@ def test_where_memory_runs_out_the_batch_is_halved(
     assert len(found[0].notes) == 2
 
 
+LINUX = (
+    "[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory: you "
+    "tried to allocate 2048000000000 bytes. Error code 12 (Cannot allocate memory)"
+)
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError(LINUX), RuntimeError("std::bad_alloc"), MemoryError()], ids=repr
+)
+def test_a_processor_says_otherwise_that_memory_ran_out(
+    monkeypatch: pytest.MonkeyPatch,
+    seen: list[Any],
+    expected: list[Reconstruction],
+    error: Exception,
+) -> None:
+    real = Engine.step
+
+    def starved(self: Engine, state: dict[str, Tensor], matcher: Any) -> None:
+        if len(state["victim"]) > 2:
+            raise error
+        real(self, state, matcher)
+
+    monkeypatch.setattr(Engine, "step", starved)
+    found = run(seen, Drawers())
+    check_close(found, expected)
+    assert any("memory ran out" in note for each in found for note in each.notes)
+
+
 def test_later_chunks_are_as_small_as_memory_asked_for(
     monkeypatch: pytest.MonkeyPatch, seen: list[Any], expected: list[Reconstruction]
 ) -> None:
@@ -392,6 +421,29 @@ def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
 ) -> None:
     whole = run(seen, Drawers(victims_at_once=victims_at_once))
     check_equal(resumed(seen, ATTACK, until, victims_at_once), whole)
+
+
+def misplaced(tensor: Tensor) -> Tensor:
+    """The same values at an address that is no multiple of 64, as safetensors may hand them out."""
+    size = tensor.element_size()
+    room = torch.zeros(tensor.numel() * size + 128, dtype=torch.uint8)
+    start = -room.data_ptr() % 64 + size
+    placed = room[start : start + tensor.numel() * size].view(tensor.dtype).view(tensor.shape)
+    return placed.copy_(tensor)
+
+
+def test_where_saved_memory_lies_does_not_change_a_bit(clients: Clients) -> None:
+    attack = InvertingGradients(iterations=60)
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    seen = [client.observation for client in clients(model, [[3], [14], [25]])]
+    first = Drawers(until=3)
+    with pytest.raises(Interrupted):
+        run(seen, first, attack)
+    assert first.saved is not None
+    tensors, facts = first.saved
+    moved = {name: misplaced(tensor) for name, tensor in tensors.items()}
+    whole = run(seen, Drawers(), attack)
+    check_equal(run(seen, Drawers((moved, facts)), attack), whole)
 
 
 @pytest.fixture(params=["leaving", "restarted", "failed", "split", "several guesses"])
@@ -480,3 +532,31 @@ def test_the_processor_is_given_a_sensible_number_of_victims(clients: Clients, n
     model = build(name, classes=10, channels=1, image_size=8)
     problem = Problem.of(clients(model, [[3]])[0].observation)
     assert 1 <= runner.on_cpu(problem) <= runner.MOST_ON_CPU
+
+
+@pytest.mark.parametrize("at_once", [None, 2])
+def test_an_attack_out_of_time_ends_with_what_it_has(seen: list[Any], at_once: int | None) -> None:
+    bench = Drawers(victims_at_once=at_once)
+    bench.deadline = time.monotonic() - 1
+    found = run(seen, bench)
+    assert [each.diagnostics["iterations"] for each in found] == [1.0] * len(seen)
+    assert all(each.images is not None and each.diagnostics["failed"] == 0 for each in found)
+
+
+def test_a_deadline_far_away_changes_nothing(seen: list[Any]) -> None:
+    bench = Drawers()
+    bench.deadline = time.monotonic() + 3600
+    check_equal(run(seen, bench), run(seen, Drawers()))
+
+
+def test_a_victim_without_a_finite_loss_has_failed_when_time_runs_out(
+    seen: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(engine: Engine, values: dict[str, Tensor], *_: Any) -> Tensor:
+        return values["pixels"].flatten(1).sum(1) * torch.nan
+
+    monkeypatch.setattr(Engine, "loss", lost)
+    bench = Drawers()
+    bench.deadline = time.monotonic() - 1
+    found = run(seen, bench)
+    assert all(each.images is None and each.diagnostics["failed"] == 1 for each in found)

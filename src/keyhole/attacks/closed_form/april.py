@@ -86,6 +86,7 @@ class April(Attack):
     summary: ClassVar[str] = "closed form through queries, keys and values of a changed ViT"
     paper: ClassVar[str] = "Lu et al. 2022 (APRIL)"
     needs: ClassVar[str] = "a ViT whose first block the server strips; one image a client"
+    recovers_inputs: ClassVar[bool] = True
     altered_model: ClassVar[str | None] = "first block without LayerNorm 1 and residuals"
 
     def alter(self, model: nn.Module) -> nn.Module:

@@ -49,6 +49,7 @@ class LinearLeak(Attack):
     summary: ClassVar[str] = "reads the image off a fully connected first layer's gradient"
     paper: ClassVar[str] = "Phong et al. 2018; Geiping et al. 2020; Fowl et al. 2022"
     needs: ClassVar[str] = "a first layer that is fully connected to the pixels"
+    recovers_inputs: ClassVar[bool] = True
     adapts_to: ClassVar[frozenset[str]] = frozenset({"gaussian", "dpsgd", "pruning"})
 
     def misfits(self, observation: Observation) -> list[str]:

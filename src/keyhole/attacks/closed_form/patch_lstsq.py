@@ -45,6 +45,7 @@ class PatchLeastSquares(Attack):
     summary: ClassVar[str] = "least squares on the patch and position embeddings' gradients"
     paper: ClassVar[str] = "Keyhole; after Lu et al. 2022 (APRIL)"
     needs: ClassVar[str] = "a ViT with learned absolute position embeddings; one image a client"
+    recovers_inputs: ClassVar[bool] = True
     adapts_to: ClassVar[frozenset[str]] = frozenset({"gaussian", "dpsgd"})
 
     def misfits(self, observation: Observation) -> list[str]:

@@ -83,6 +83,10 @@ class Gifd(Matching):
             )
         return reasons
 
+    def draws(self, shape: tuple[int, ...]) -> bool:
+        """Whether its generator draws images of this very shape, so that its prior fits them."""
+        return load_generator(self.path).shape == tuple(shape)
+
     @property
     def path(self) -> Path | None:
         return None if self.generator is None else Path(self.generator)

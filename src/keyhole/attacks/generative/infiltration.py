@@ -11,7 +11,8 @@ from torch import Tensor
 from keyhole.attacks.generative.hitaj import Adversary, Generated, Hitaj
 from keyhole.attacks.generative.known_defense import Through
 from keyhole.errors import BadValue
-from keyhole.federation.fedavg import Federation, averaged
+from keyhole.federation.averaging import averaged
+from keyhole.federation.fedavg import Federation
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge
 

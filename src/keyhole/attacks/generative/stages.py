@@ -97,7 +97,7 @@ class Drawer:
                 self.saved[int(key)] = under(f"{key}/", tensors), own
 
     def of(self, number: int) -> StageBench:
-        return StageBench(self, number, self.bench.victims_at_once)
+        return StageBench(self, number, self.bench.victims_at_once, self.bench.deadline)
 
     def keep(self) -> None:
         tensors = {f"{k}/{n}": t for k, (own, _) in self.saved.items() for n, t in own.items()}
@@ -111,6 +111,7 @@ class StageBench:
     drawer: Drawer
     number: int
     victims_at_once: int | None
+    deadline: float | None = None
 
     def load(self) -> Saved | None:
         return self.drawer.saved.get(self.number)

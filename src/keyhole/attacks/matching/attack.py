@@ -27,13 +27,13 @@ from keyhole.attacks.workbench import Bare, Workbench
 from keyhole.threat import Observation
 
 Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0)]
-Weight = Annotated[float, Field(ge=0)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matching(Attack):
-    """Looks for images whose gradient is the one observed. Subclasses say by which recipe.
+    """Looks for images whose gradient is the one observed.
 
     ``labels``: ``given``, ``inferred`` from the last layer, or ``sought`` with the images.
     ``masks``: the clients' dropout is ``ignored``, its masks are ``given``, ``sought`` with the

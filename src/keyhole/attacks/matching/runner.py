@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -20,6 +21,8 @@ from keyhole.attacks.matching.tape import Tape
 from keyhole.attacks.matching.threads import side_by_side
 from keyhole.attacks.workbench import Saved, Workbench
 from keyhole.errors import DoesNotFit
+from keyhole.interrupts import INTERRUPTS
+from keyhole.memory import ran_out_of_memory
 
 LOOK = 50
 """Iterations between two looks at how the victims do."""
@@ -57,7 +60,12 @@ class Runner:
     """Chunks that were begun and are not done; more than one only after memory ran out."""
 
     def run(self) -> None:
-        """Fills ``outcomes`` and ``history`` for every victim."""
+        """Fills ``outcomes`` and ``history`` for every victim; Ctrl-C waits for a state to save."""
+        with INTERRUPTS.deferred():
+            self._run()
+        INTERRUPTS.check()
+
+    def _run(self) -> None:
         waiting = self._take_up(self.bench.load())
         size = self.bench.victims_at_once
         while self.begun or waiting:
@@ -67,7 +75,7 @@ class Runner:
                     self.begun.append(self._start(waiting[:size], attempt=0))
                     waiting = waiting[size:]
                 self._to_the_end()
-            except RuntimeError as error:
+            except (RuntimeError, MemoryError) as error:
                 if not ran_out_of_memory(error):
                     raise
                 size = self._split() if self.begun else half_of(size or len(waiting))
@@ -86,9 +94,11 @@ class Runner:
         advance = self._stepper(state, matcher)
         self._look(state)
         while bool((state["alive"] | state["broken"]).any()):
-            advance(min(LOOK, self._left(state)))
+            self._advance(advance, min(LOOK, self._left(state)))
             self._restart(state)
             self._look(state)
+            if self._out_of_time():
+                self._stop(state)
             alive = state["alive"]
             share = LEAVE_GRAPH if alive.is_cuda else LEAVE
             if 0 < int(alive.sum()) <= share * len(alive):
@@ -97,10 +107,31 @@ class Runner:
                 state, matcher = select(state, rows), matcher.select(rows)
                 self.begun[0] = state
                 advance = self._stepper(state, matcher)
-            if self.bench.due():
+            if self.bench.due() or INTERRUPTS.asked:
                 self._save()
+                INTERRUPTS.check()
         self._finish(state, ~state["alive"])
         del self.begun[0]
+
+    def _advance(self, advance: Stepper, steps: int) -> None:
+        """Takes the steps to the next look: one by one where time may run out in between."""
+        if self.bench.deadline is None:
+            advance(steps)
+            return
+        for _ in range(steps):
+            advance(1)
+            if self._out_of_time():
+                return
+
+    def _out_of_time(self) -> bool:
+        return self.bench.deadline is not None and time.monotonic() >= self.bench.deadline
+
+    def _stop(self, state: State) -> None:
+        """Ends every victim with the best it has; one that never had a finite loss has failed."""
+        for row in (~state["least"].isfinite()).nonzero().flatten().tolist():
+            self.history[int(state["victim"][row])].failed = True
+        state["alive"].fill_(False)
+        state["broken"].fill_(False)
 
     def _left(self, state: State) -> int:
         """Iterations until the last victim has had its fill."""
@@ -151,7 +182,7 @@ class Runner:
             victim = int(state["victim"][row])
             if victim in self.outcomes:
                 continue
-            best = {n: t[row].cpu() for n, t in under(BEST, state).items()}
+            best = {n: t[row].clone().cpu() for n, t in under(BEST, state).items()}
             loss, done = float(state["least"][row]), int(state["iterations"][row])
             self.outcomes[victim] = Outcome(loss, done, best)
 
@@ -210,7 +241,11 @@ class Runner:
         self.bench.save(tensors, facts)
 
     def _take_up(self, saved: Saved | None) -> list[int]:
-        """Goes back to where an earlier run was saved; the victims that had not begun."""
+        """Goes back to where an earlier run was saved; the victims that had not begun.
+
+        What was saved is copied into memory that lies as torch's own does: kernels round otherwise
+        where it does not.
+        """
         everyone = list(range(self.victims))
         if saved is None:
             return everyone
@@ -221,18 +256,15 @@ class Runner:
             curve = [(int(i), float(loss)) for i, loss in losses]
             self.history[int(key)] = History(curve, frames, restarts, failed)
         for key, (loss, iterations) in facts["outcomes"].items():
-            self.outcomes[int(key)] = Outcome(loss, iterations, under(f"done/{key}/", tensors))
+            best = {n: t.clone() for n, t in under(f"done/{key}/", tensors).items()}
+            self.outcomes[int(key)] = Outcome(loss, iterations, best)
         device = self.engine.problem.like.device
         for number in range(facts["begun"]):
-            state = {n: t.to(device) for n, t in under(f"begun/{number}/", tensors).items()}
+            begun = under(f"begun/{number}/", tensors).items()
+            state = {n: t.to(device, copy=True) for n, t in begun}
             given = self.given_of(state["victim"].tolist())
             self.begun.append(state | {GIVEN + n: t for n, t in given.items()})
         return [victim for victim in everyone if victim not in self.history]
-
-
-def ran_out_of_memory(error: RuntimeError) -> bool:
-    """Whether memory did not suffice; the CPU's allocator says it in words only."""
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in str(error)
 
 
 def half_of(victims: int) -> int:

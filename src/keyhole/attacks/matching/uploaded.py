@@ -49,5 +49,8 @@ class Turn(Bare):
     number: int
     count: int
 
+    def __post_init__(self) -> None:
+        self.deadline = self.bench.deadline
+
     def watch(self, done: int, total: int, text: str) -> None:
         self.bench.watch(self.number * total + done, self.count * total, text)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +20,19 @@ from keyhole.federation.together import Member, Together, why_not_together
 
 Told = Callable[[int], None]
 """Called with how many more models have been trained."""
+
+Weights = Mapping[str, Tensor]
+
+
+class ModelKeeper(Protocol):
+    """Where trained models are kept, so that an interrupted run need not train them again."""
+
+    def load(self, name: str) -> Weights | None:
+        """The weights kept by that name, if there are any."""
+
+    def save(self, name: str, weights: Weights) -> None:
+        """Keeps weights, as a whole or not at all."""
+
 
 AT_ONCE = 16
 """Models that are trained side by side and held in memory, at most."""
@@ -67,6 +82,8 @@ class Recipe:
     clients: int = 1
     rounds: int = 1
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+    keeper: ModelKeeper | None = None
+    """Keeps what is trained; None: nothing is kept."""
 
     def undefended(self) -> Recipe:
         """The recipe in the eyes of one who does not know that there is a defense."""
@@ -85,13 +102,57 @@ class Recipe:
             models = [each.model for each in shares]
             with few_threads(models[0]):
                 if self.clients == 1 and self.together(models[0], [f.member(1, 0) for f in shares]):
-                    side_by_side(models, [f.member(1, 0) for f in shares], self.defense)
+                    self.load_or_train(shares, self.run_side_by_side)
                     told(len(models))
                 else:
                     for each in shares:
-                        self.run(each)
+                        self.load_or_train([each], lambda alone: self.run(alone[0]))
                         told(1)
             yield [model.eval().requires_grad_(False) for model in models]
+
+    def load_or_train(
+        self, federations: Sequence[Federation], train: Callable[[Sequence[Federation]], None]
+    ) -> None:
+        """Gives models the weights that were kept of them, or trains them and keeps theirs.
+
+        Models that train side by side are kept together: fewer of them would round otherwise.
+        """
+        if self.keeper is None:
+            train(federations)
+            return
+        name = self.name_of(federations)
+        kept = self.keeper.load(name)
+        if kept is None:
+            train(federations)
+            trained = [federation.model.state_dict() for federation in federations]
+            self.keeper.save(
+                name, {f"{i}/{n}": t for i, each in enumerate(trained) for n, t in each.items()}
+            )
+            return
+        for number, federation in enumerate(federations):
+            prefix = f"{number}/"
+            federation.model.load_state_dict(
+                {n.removeprefix(prefix): t for n, t in kept.items() if n.startswith(prefix)}
+            )
+
+    def name_of(self, federations: Sequence[Federation]) -> str:
+        """Tells these models from others by recipe, seeds, images and first weights."""
+        digest = hashlib.sha256()
+        facts = (str(self.defense), self.training, self.clients, self.rounds, self.mean, self.std)
+        digest.update(repr(facts).encode())
+        for federation in federations:
+            data = federation.data
+            digest.update(repr(federation.seed).encode())
+            first = federation.model.state_dict()
+            digest.update(repr([(n, t.dtype, tuple(t.shape)) for n, t in first.items()]).encode())
+            for tensor in (data.pixels(range(len(data))), data.labels, *first.values()):
+                digest.update(bytes_of(tensor))
+        return digest.hexdigest()[:16]
+
+    def run_side_by_side(self, federations: Sequence[Federation]) -> None:
+        """Trains the only client of each federation, all of them as one tensor axis."""
+        models = [each.model for each in federations]
+        side_by_side(models, [each.member(1, 0) for each in federations], self.defense)
 
     def federation(self, members: Labelled, seed: int) -> Federation:
         """The clients who hold ``members``, before the first round."""
@@ -117,7 +178,7 @@ class Recipe:
         if self.together(federation.model, clients):
             federation.together = Together()
         for number in range(1, self.rounds + 1):
-            federation.round(number)
+            federation.round(number, keep_updates=False)
 
     def together(self, model: nn.Module, members: Sequence[Member]) -> bool:
         """Whether these train as one tensor axis: on a GPU, or where each has little to do."""
@@ -138,6 +199,12 @@ class Recipe:
             mean=self.mean,
             std=self.std,
         )
+
+
+def bytes_of(tensor: Tensor) -> bytes:
+    """A tensor's values as they lie in memory, whatever their type."""
+    flat = tensor.detach().cpu().contiguous().flatten()
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 def is_small(model: nn.Module) -> bool:

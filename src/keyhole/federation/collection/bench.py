@@ -148,7 +148,7 @@ class Restorer:
             version = usable(made_file(self.versions, epoch, picture.source))
             if version is None or (version.mode, version.size) != (picture.mode, picture.size):
                 continue
-            if len(picture.hint) != hint_digits(picture.size):
+            if not is_hint(picture.hint, picture.size):
                 continue
             original = self.cipher.restored(version, picture, epoch)
             if self.cipher.check_of(picture.source, original) == picture.check:
@@ -163,9 +163,10 @@ def in_the_way(picture: Picture) -> LeftOut:
     return LeftOut(picture.source, f"another {shown(Path(picture.file))} is there, and stays")
 
 
-def hint_digits(size: Size) -> int:
+def is_hint(text: str, size: Size) -> bool:
+    """Whether a hint is as long as a picture's regions ask for, and hex digits all through."""
     rows, columns = region_grid(size)
-    return 2 * -(-rows * columns // 8)
+    return len(text) == 2 * -(-rows * columns // 8) and not set(text) - set("0123456789abcdef")
 
 
 def usable(file: Path) -> Raster | None:
@@ -191,8 +192,8 @@ def is_there(file: Path, known: Picture, epoch: int) -> bool:
 
 
 def all_there(root: Path, known: Picture, epochs: int) -> bool:
-    """Whether no version for the first ``epochs`` is missing."""
-    return all(
+    """Whether no version for the first ``epochs`` is missing, nor what undoing them needs."""
+    return is_hint(known.hint, known.size) and all(
         is_there(made_file(root, epoch, known.source), known, epoch)
         for epoch in range(1, epochs + 1)
     )

@@ -16,14 +16,15 @@ from keyhole.data.versions import (
     Picture,
     add_to_manifest,
     has_versions,
-    read_manifest,
+    read_about,
+    record_lines,
     write_manifest,
 )
 from keyhole.defenses import Csvar
 from keyhole.errors import BadValue, DataMissing
 from keyhole.federation.collection.bench import Cipher, Order, Restorer, Shuffler, all_there
 from keyhole.federation.collection.crew import Progress, crew_size, watched
-from keyhole.federation.collection.key import SiteKey, read_key
+from keyhole.federation.collection.key import SiteKey
 from keyhole.federation.collection.places import (
     LeftOut,
     check_apart,
@@ -33,11 +34,15 @@ from keyhole.federation.collection.places import (
     shown,
 )
 from keyhole.federation.collection.record import (
-    accepted,
+    Record,
+    check_defense,
+    check_key,
     check_strangers,
     defense_of,
     key_of,
     opened,
+    read_record,
+    unrecorded,
 )
 
 
@@ -59,6 +64,15 @@ class Work:
     key_made: bool = False
     complete: bool = True
     """Whether the versions had all been made, of a restoration."""
+    marked: bool = True
+    """Whether a change of the record would show, of a restoration."""
+    changes: str = ""
+    """What was done to the record since it was written, in words."""
+
+    @property
+    def whole(self) -> bool:
+        """Whether every picture was dealt with, and nothing of the record was changed."""
+        return self.complete and not self.left_out and not self.changes
 
     @property
     def were_there(self) -> int:
@@ -76,6 +90,8 @@ class Work:
             "seconds": round(self.seconds, 3),
             "key_made": self.key_made,
             "complete": self.complete,
+            "marked": self.marked,
+            "changes": self.changes,
         }
 
 
@@ -104,25 +120,33 @@ def obfuscate(
     if not found.pictures:
         raise DataMissing(f"no images under {shown(source)}")
     known = opened(out)
-    check_names({*found.pictures, *(known.pictures if known else ())})
-    key, key_made = key_of(key_file, out, known)
+    if known is None:
+        check_names(found.pictures)
+    key, stretch, key_made = key_of(key_file, out, known)
     cipher = Cipher(key, defense or Csvar())
-    about = About(str(cipher.defense), key.check)
-    record = accepted(known, about, out, key_file)
-    orders, left_out = missing(source, out, found.pictures, record, key, epochs)
+    about = About(str(cipher.defense), key.check, stretch=stretch)
+    record = Record(Manifest(about, {}))
+    if known is not None:
+        check_key(known, key, out, key_file)
+        check_defense(known, about, out)
+        record = read_record(out, known, key)
+        check_names({*found.pictures, *record.manifest.pictures})
+    believed = record.manifest.pictures
+    orders, left_out = missing(source, out, found.pictures, record.manifest, key, epochs)
     made: list[Picture] = []
-    if orders or not record.about.complete:
+    if orders or not record.manifest.about.complete or record.changes or not record.marked:
         sweep(out)
-        write_manifest(out, Manifest(about, record.pictures))
+        write_manifest(out, Manifest(about, believed), key.mark)
         shuffler = Shuffler(source, out, cipher, epochs)
         for result in watched(shuffler, orders, "shuffling", size, progress):
             if isinstance(result, LeftOut):
                 left_out.append(result)
             else:
                 made.append(result)
-                add_to_manifest(out, [result])
-        whole = {**record.pictures, **{picture.source: picture for picture in made}}
-        write_manifest(out, Manifest(dataclasses.replace(about, complete=True), whole))
+                add_to_manifest(out, [result], key.mark, number=len(believed) + len(made))
+        whole = {**believed, **{picture.source: picture for picture in made}}
+        about = dataclasses.replace(about, complete=True)
+        write_manifest(out, Manifest(about, whole), key.mark)
     return Work(
         out=out,
         pictures=len(found.pictures),
@@ -132,6 +156,7 @@ def obfuscate(
         seconds=time.perf_counter() - began,
         others=found.others,
         key_made=key_made,
+        changes=record.changes.in_words(),
     )
 
 
@@ -153,24 +178,28 @@ def restore(
         raise DataMissing(
             f"{shown(versions)} holds no shuffled versions: name what `keyhole obfuscate` wrote"
         )
-    manifest = read_manifest(versions)
-    key = read_key(key_file)
-    cipher = Cipher(key, defense_of(manifest.about))
-    accepted(manifest, About(str(cipher.defense), key.check), versions, key_file)
-    check_names(manifest.pictures)
-    check_strangers(out, {picture.file for picture in manifest.pictures.values()})
+    about = read_about(versions, record_lines(versions)[0])
+    key, _, _ = key_of(key_file, versions, about)
+    check_key(about, key, versions, key_file)
+    cipher = Cipher(key, defense_of(about))
+    record = read_record(versions, about, key)
+    pictures = list(record.manifest.pictures.values())
+    check_names(record.manifest.pictures)
+    check_strangers(out, {picture.file for picture in pictures})
     sweep(out)
-    pictures = list(manifest.pictures.values())
     restorer = Restorer(versions, out, cipher)
     results = list(watched(restorer, pictures, "restoring", size, progress))
+    left_out = [*record.spoilt, *(r for r in results if isinstance(r, LeftOut))]
     return Work(
         out=out,
-        pictures=len(pictures),
-        versions=manifest.epochs,
+        pictures=record.count,
+        versions=record.manifest.epochs,
         done=results.count(True),
-        left_out=tuple(sorted(r for r in results if isinstance(r, LeftOut))),
+        left_out=tuple(sorted(left_out)),
         seconds=time.perf_counter() - began,
-        complete=manifest.about.complete,
+        complete=about.complete,
+        marked=record.marked,
+        changes=record.changes.in_words() or unrecorded(versions, record),
     )
 
 

@@ -95,7 +95,7 @@ def check_apart(source: Path, out: Path, key_file: Path) -> None:
         raise DataMissing(f"{shown(source)} is not a folder of images")
     if out.exists() and not out.is_dir():
         raise RunFolderError(f"{shown(out)} is not a folder: choose another")
-    one, two, key = source.resolve(), out.resolve(), key_file.resolve()
+    one, two, key = (Path(os.path.realpath(path)) for path in (source, out, key_file))
     if one == two or one in two.parents or two in one.parents:
         raise BadValue(
             f"{shown(source)} and {shown(out)} must be folders apart: neither inside the other"

@@ -7,7 +7,6 @@ profile) is left behind. Palettes and transparent colours are written out.
 from __future__ import annotations
 
 import struct
-import warnings
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,19 +16,15 @@ import torch
 from PIL import Image, ImageFile
 from torch import Tensor
 
+from keyhole.data.image_file import BROKEN, opened_image, reason_in_words
 from keyhole.data.image_set import Array, Size
-from keyhole.errors import KeyholeError, one_line
+from keyhole.errors import KeyholeError
 
-FORMATS = ("PNG", "JPEG", "BMP", "PPM", "WEBP", "TIFF", "GIF")
-"""No format that a program outside Pillow would read."""
 PNG_KINDS = {"1": (0, 1), "L": (0, 8), "LA": (4, 8), "RGB": (2, 8), "RGBA": (6, 8), "I;16": (0, 16)}
 """What is kept, by Pillow's name: PNG's colour type and bits a sample."""
 SIGNATURE, SUB = b"\x89PNG\r\n\x1a\n", 1
-BROKEN = (
-    *(OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError),
-    *(AttributeError, NotImplementedError, struct.error, zlib.error, Image.DecompressionBombError),
-)
-"""What Pillow raises on files that are not as they should be."""
+MOST_PIXELS = 178_956_970
+"""Twice as many as an audit reads: cameras of 100 million pixels exist."""
 
 
 class Unusable(KeyholeError):
@@ -99,13 +94,12 @@ def chunk(kind: bytes, data: bytes) -> bytes:
 def read_raster(file: Path) -> Raster:
     """The pixels of a file; raises :class:`Unusable` where they cannot be kept exactly."""
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(file, formats=FORMATS) as image:
+        with opened_image(file, MOST_PIXELS) as image:
             check_kept(image)
             return of_image(image)
     except BROKEN as error:
-        why = (isinstance(error, OSError) and error.strerror) or one_line(error)
-        told = why.replace(repr(str(file)), "the file").replace(str(file), "the file")
-        raise Unusable(f"it cannot be read as an image ({told})") from None
+        why = reason_in_words(error, file)
+        raise Unusable(f"it cannot be read as an image ({why})") from None
 
 
 def check_kept(image: ImageFile.ImageFile) -> None:

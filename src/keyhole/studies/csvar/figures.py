@@ -49,7 +49,8 @@ def by_generators(results: Path) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
         file = results / f"{piece.name}.json"
         if file.is_file():
             found = json.loads(file.read_text(encoding="utf-8"))
-            with Image.open(io.BytesIO(base64.b64decode(found["drawn"]))) as picture:
+            drawing = io.BytesIO(base64.b64decode(found["drawn"]))
+            with Image.open(drawing, formats=["PNG"]) as picture:
                 words = paper.DATA[found["data"]], paper.WORDS[found["defense"]]
                 known = ", known" if found["attacker"] == "adaptive" else ""
                 yield f"{', '.join(words)}{known}", np.array(picture.convert("RGB"))

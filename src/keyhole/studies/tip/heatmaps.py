@@ -17,8 +17,8 @@ from keyhole.audit.finding import versions
 from keyhole.audit.run import full_precision
 from keyhole.defenses.calibrated import noise_norm
 from keyhole.federation import LocalTraining
+from keyhole.federation.averaging import averaged
 from keyhole.federation.client import local_update
-from keyhole.federation.fedavg import averaged
 from keyhole.models.gradcam import heat_maps
 from keyhole.models.modes import ClientMode
 from keyhole.report.heat_pictures import draw

@@ -1,0 +1,78 @@
+"""``keyhole list``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from keyhole.cli.shared import Json
+from keyhole.report.catalogue import catalogue
+from keyhole.report.details import entries_of, entry_of
+from keyhole.terminal import TextTable, plain, say, say_json, say_table, say_unwrapped
+
+ROOMS = "attacks, membership, defenses, models, data, metrics"
+FACTS = {
+    "paper": "Paper",
+    "needs": "Needs",
+    "is_given": "Is given",
+    "adapts_to": "Knows of",
+    "alters_model": "Alters the model",
+    "more is seen when": "More is seen when it is",
+}
+"""What is told of an entry besides its summary, and under which name."""
+
+
+def list_all(
+    room: Annotated[str | None, typer.Argument(metavar="[PART]", help=f"One of: {ROOMS}.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One of its entries, in detail.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List attacks, defenses, models, data sets and metrics, or tell of one of them."""
+    if room is not None and name is not None:
+        entry = entry_of(room, name)
+        say_json(entry, indent=1) if as_json else print_entry(entry)
+        return
+    rooms = catalogue() if room is None else {room: entries_of(room)}
+    if as_json:
+        say_json(rooms, indent=1)
+        return
+    for each, entries in rooms.items():
+        print_room(each, entries)
+    say_unwrapped("More on each: keyhole list PART NAME, such as keyhole list defenses gaussian")
+
+
+def print_room(room: str, entries: list[dict[str, Any]]) -> None:
+    """A table of names and summaries."""
+    say(room, style="bold")
+    table = TextTable()
+    table.add_column("name")
+    table.add_column("what it is", fold=True)
+    for entry in entries:
+        table.add_row(entry["name"], entry["summary"])
+    say_table(table)
+
+
+def print_entry(entry: dict[str, Any]) -> None:
+    """Everything that is known of one entry, in words."""
+    say(plain(entry["name"], "bold"), f": {entry['summary']}")
+    for key, title in FACTS.items():
+        value = entry.get(key)
+        if value:
+            words = ", ".join(value) if isinstance(value, list) else str(value)
+            say(plain(f"{title}: ", "bold"), words)
+    for paragraph in entry.get("description", "").split("\n\n"):
+        if paragraph:
+            say()
+            say(" ".join(paragraph.split()))
+    if entry.get("parameters"):
+        say()
+        say("Parameters and what they may be:", style="bold")
+        table = TextTable()
+        table.add_column("usual value", fold=True, at_least=16)
+        table.add_column("may be", fold=True)
+        for name, value in entry["parameters"].items():
+            table.add_row(f"{name}={value!r}", entry["allowed"].get(name, ""))
+        say_table(table)

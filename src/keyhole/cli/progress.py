@@ -1,0 +1,171 @@
+"""Progress of long work on standard error: rows on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+
+from keyhole.terminal import log, plain, stderr_console
+
+Clock = Callable[[], float]
+
+SECONDS_BETWEEN_LINES = 30.0
+"""How often work tells of itself where standard error is no terminal."""
+
+BAR_WIDTH = 16
+
+
+class Pace:
+    """How much is done of how much, and how long the rest takes at the pace so far."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.begin(None)
+
+    def begin(self, total: int | None) -> None:
+        self.total, self.done = total, 0
+        self.began_at: float | None = None
+        self.began_with = 0
+
+    def start_clock(self) -> None:
+        """What is done before this took no time: it was there from an earlier run."""
+        if self.began_at is None:
+            self.began_at, self.began_with = self.clock(), self.done
+
+    def skip(self, units: int) -> None:
+        """Counts work of an earlier run as done."""
+        self.done += units
+        self.began_with += units
+
+    def reach(self, done: int, total: int) -> None:
+        """Sets both; a step backwards begins anew."""
+        if total != self.total or done < self.done:
+            self.begin(total)
+        self.done = done
+        self.start_clock()
+
+    def seconds_left(self) -> float | None:
+        """None where nothing tells yet."""
+        if self.total is None or self.began_at is None or self.done <= self.began_with:
+            return None
+        a_unit = (self.clock() - self.began_at) / (self.done - self.began_with)
+        return a_unit * max(0, self.total - self.done)
+
+
+class Bar:
+    """What long work tells of itself: the whole of it, and the iterations of one attack."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.whole, self.attack = Pace(clock), Pace(clock)
+        self.text, self.attack_text = "preparing", ""
+
+    def begin(self, total: int) -> None:
+        self.whole.begin(total)
+
+    def show(self, what: str) -> None:
+        self.text = what
+        self.whole.start_clock()
+        self.attack.begin(None)
+
+    def advance(self, units: int) -> None:
+        self.whole.done += units
+
+    def skip(self, units: int) -> None:
+        """Counts units that an earlier run has done."""
+        self.whole.skip(units)
+
+    def iterate(self, done: int, total: int, text: str) -> None:
+        self.attack_text = text
+        self.attack.reach(done, total)
+
+    def seconds_left(self) -> float | None:
+        """Of the whole: never less than what the attack under way needs."""
+        known = [s for s in (self.whole.seconds_left(), self.attack.seconds_left()) if s]
+        return max(known, default=None)
+
+
+def rows(bar: Bar) -> Table:
+    """Time left, bar and count first; the text gets what the terminal has left."""
+    grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
+    for _ in range(3):
+        grid.add_column(no_wrap=True)
+    grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    add_row(grid, bar.whole, bar.seconds_left(), bar.text)
+    if bar.attack.total is not None:
+        add_row(grid, bar.attack, bar.attack.seconds_left(), f"iterations: {bar.attack_text}")
+    return grid
+
+
+def add_row(grid: Table, pace: Pace, left: float | None, text: str) -> None:
+    grid.add_row(
+        plain(clock_time(left), "cyan"),
+        ProgressBar(pace.total, pace.done, width=BAR_WIDTH, pulse=pace.total is None),
+        plain(f"{pace.done}/{'?' if pace.total is None else pace.total}", "green"),
+        plain(text),
+    )
+
+
+def clock_time(seconds: float | None) -> str:
+    """Hours, minutes and seconds, as wide whatever they are.
+
+    >>> clock_time(3723.4), clock_time(None)
+    ('1:02:03', '-:--:--')
+    """
+    if seconds is None:
+        return "-:--:--"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
+
+
+def in_a_line(bar: Bar) -> str:
+    """The same for a log: what, done of total, time left."""
+    parts = [bar.text]
+    if bar.whole.total is not None:
+        parts.append(f"{bar.whole.done} of {bar.whole.total} done")
+    if bar.attack.total is not None:
+        parts.append(f"iteration {bar.attack.done} of {bar.attack.total}")
+    left = bar.seconds_left()
+    parts.append("time left not known yet" if left is None else f"{clock_time(left)} left")
+    return f"keyhole: {'; '.join(parts)}"
+
+
+@contextmanager
+def watched() -> Iterator[Bar]:
+    """Shows the progress of the work inside, and nothing when it is done."""
+    bar, console = Bar(), stderr_console()
+    with rows_on(console, bar) if console.is_terminal else lines_for(bar):
+        yield bar
+
+
+@contextmanager
+def rows_on(console: Console, bar: Bar) -> Iterator[None]:
+    with Live(get_renderable=lambda: rows(bar), console=console, transient=True):
+        yield
+
+
+@contextmanager
+def lines_for(bar: Bar) -> Iterator[None]:
+    """A line at regular times, as long as standard error takes it."""
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(SECONDS_BETWEEN_LINES):
+            try:
+                log(in_a_line(bar))
+            except (OSError, ValueError):  # nobody reads standard error any more
+                return
+
+    teller = threading.Thread(target=tell, daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()
