@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # before torch starts its threads
@@ -32,6 +33,9 @@ settings.register_profile(
     "keyhole", deadline=None, derandomize=True, database=None, max_examples=50
 )
 settings.load_profile("keyhole")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 BESIDE_THE_REPOSITORY = Path(__file__).resolve().parents[2] / "shared" / "data"
 DATA_DIR = Path(os.environ.get("KEYHOLE_DATA") or BESIDE_THE_REPOSITORY).expanduser()
