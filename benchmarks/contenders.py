@@ -26,13 +26,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.attacks import ATTACKS, Matching
+from keyhole.attacks.checkpointer import NullCheckpointer
 from keyhole.attacks.matching.allocator import keep_memory
-from keyhole.attacks.matching.attack import _Job
-from keyhole.attacks.matching.engine import Engine
-from keyhole.attacks.matching.precision import Precision, computing_in
-from keyhole.attacks.matching.problem import Problem
+from keyhole.attacks.matching.precision import Precision, use_precision
+from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.attacks.matching.runner import Runner
-from keyhole.attacks.workbench import Bare
+from keyhole.attacks.matching.victim_group import VictimGroup
 from keyhole.data import ImageSet
 from keyhole.defenses import Dropout, NoDefense
 from keyhole.errors import KeyholeError, one_line
@@ -121,7 +120,7 @@ def observe(case: Case, clients: int) -> list[Observation]:
             mean=IMAGES.mean,
             std=IMAGES.std,
             labels=labels,
-            defense=defense.spec,
+            defense=defense,
         )
         seen.append(server.receive(update, knowledge, client=client))
     return seen
@@ -135,16 +134,16 @@ class KeyholeEngine:
         assert isinstance(attack, Matching)
         victims = case.victims
         if victims is None:
-            victims = runner_of(attack, observe(case, 2))._how_many(range(CLIENTS))
+            victims = runner_of(attack, observe(case, 2))._chunk_size(range(CLIENTS))
         observations = observe(case, victims)
         began = time.perf_counter()
         runner = runner_of(attack, observations)
         everyone = range(victims)
-        matcher = runner.matcher_of(everyone)
+        matcher = runner.make_matcher(everyone)
         self.advance = runner._stepper(runner._start(everyone, attempt=0), matcher)
         self.facts: dict[str, Any] = {
             "victims": victims,
-            "way": matcher.how,
+            "backend": matcher.backend,
             "notes": runner.notes,
             "setup_seconds": time.perf_counter() - began,
         }
@@ -152,17 +151,8 @@ class KeyholeEngine:
 
 def runner_of(attack: Matching, observations: Sequence[Observation]) -> Runner:
     """What runs ``attack`` on ``observations``, as the attack itself makes it."""
-    problem = Problem.of(observations[0])
-    job = _Job(attack, problem, observations)
-    return Runner(
-        engine=Engine(job.recipe, problem, attack.iterations),
-        matcher_of=job.matcher,
-        given_of=job.given,
-        draw_of=job.draw,
-        victims=len(observations),
-        bench=Bare(),
-        notes=job.notes,
-    )
+    group = VictimGroup(attack, MatchingProblem.from_observation(observations[0]), observations)
+    return group.make_runner(attack.iterations, NullCheckpointer(), group.known_values)
 
 
 class PlainLoop:
@@ -317,7 +307,7 @@ def settings(precision: Precision, *, tuned: bool) -> Iterator[None]:
     """
     if tuned:
         keep_memory()
-    with computing_in(precision):
+    with use_precision(precision):
         torch.backends.cudnn.benchmark = tuned
         yield
 

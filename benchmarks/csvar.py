@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from keyhole.defenses import Csvar
 from keyhole.defenses.regions import region_side
-from keyhole.defenses.shuffles import in_chunks, secret_numbers
+from keyhole.defenses.shuffles import map_chunks, secret_numbers
 
 Contender = Callable[[Tensor], object]
 
@@ -66,14 +66,14 @@ def ours(images: Tensor) -> Tensor:
 def by_secret_key(images: Tensor) -> Tensor:
     """As the collection node does it: seeds by a keyed hash."""
     defense = Csvar()
-    count = defense.needed(images)
+    count = defense.count_numbers(images)
 
     def some(part: Tensor, places: slice) -> Tensor:
         numbers = range(len(images))[places]
         draws = [secret_numbers(b"k" * 32, str(number), count) for number in numbers]
         return defense.plan(part, torch.stack(draws)).apply(part)
 
-    return in_chunks(images, some)
+    return map_chunks(images, some)
 
 
 def copy_and_write(folder: Path) -> Contender:
@@ -111,13 +111,13 @@ def race(images: Tensor, turns: int, folder: Path) -> dict[str, float]:
     return {"images a second": 1 / own} | {name: value / own for name, value in middle.items()}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(argv)
     torch.set_num_threads(1)
     draw = torch.Generator().manual_seed(0)
     found = {}

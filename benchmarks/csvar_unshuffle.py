@@ -3,16 +3,17 @@
     python benchmarks/csvar_unshuffle.py --data-dir DATA                # tables
     python benchmarks/csvar_unshuffle.py --data-dir DATA --json         # one JSON object
     python benchmarks/csvar_unshuffle.py --sets faces                   # no data folder needed
+    python benchmarks/csvar_unshuffle.py --sets faces --images 2 --gallery 8
     python benchmarks/csvar_unshuffle.py --pictures FOLDER ...          # and what it looks like
 
 The attacker has the shuffled images, knows CSVAR and has no key (see
-keyhole.attacks.undoing.solved_best). Compared with the originals:
+keyhole.attacks.jigsaw.undo.solve_best). Compared with the originals:
 
 - ``shuffled``: what travels; ``thumbnail``: what is certain; ``solved``: the blocks in the order
   found; ``expected``: the mean over the attacker's beliefs;
 - SSIM, PSNR (an exact image counts CAP dB), the share of re-identified images (the original is the
-  most alike of a gallery of 200), and ``right``: the share of pixels that are the true ones. Blocks
-  that look the same are the same.
+  most alike of a gallery), and ``right``: the share of pixels that are the true ones. Blocks that
+  look the same are the same.
 - ``confidence``: what the attacker itself expects ``right`` to be; ``seconds`` for one image on one
   thread.
 
@@ -38,16 +39,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.utils import save_image
 
-from keyhole.attacks.undoing import solved_best
-from keyhole.attacks.unshuffle.regions import combined, thumbnail
+from keyhole.attacks.jigsaw.regions import combined, thumbnail
+from keyhole.attacks.jigsaw.undo import solve_best
 from keyhole.data import load
 from keyhole.defenses.csvar import Csvar
-from keyhole.metrics import psnr, reidentified, ssim
+from keyhole.metrics import psnr, reidentify, ssim
 from keyhole.seeds import generator
 
 SETS = {"cifar10": 64, "imagenet-sample": 16, "orl-faces": 32, "faces": 64, "mnist": 64}
 """Images of each that are attacked."""
-GALLERY = 200
 VERSIONS = (1, 16)
 NOISES = {"20 dB": 10 ** (-20 / 20), "30 dB": 10 ** (-30 / 20)}
 """Standard deviation by PSNR."""
@@ -62,23 +62,23 @@ def judged(found: Tensor, truth: Tensor, gallery: Tensor) -> Row:
     return {
         "SSIM": float(ssim(found, truth, data_range=1.0).mean()),
         "PSNR": float(psnr(found, truth, data_range=1.0).clamp_max(CAP).mean()),
-        "re-identified": float(reidentified(found, gallery, torch.arange(len(found))).mean()),
+        "re-identified": float(reidentify(found, gallery, torch.arange(len(found))).mean()),
         "right": float((found == truth).double().mean()),
     }
 
 
-def drawn(name: str, data_dir: str | None) -> Tensor:
-    """A gallery ``[GALLERY, C, H, W]`` whose first images are attacked."""
+def drawn(name: str, count: int, data_dir: str | None) -> Tensor:
+    """A gallery ``[count, C, H, W]`` whose first images are attacked."""
     data = load(name, data_dir=data_dir)
-    some = torch.randperm(len(data), generator=generator(0, "gallery", name))[:GALLERY]
+    some = torch.randperm(len(data), generator=generator(0, "gallery", name))[:count]
     return data.images(some.tolist())
 
 
-def measure(name: str, gallery: Tensor, pictures: Path | None) -> dict[str, Row]:
-    truth = gallery[: SETS[name]]
+def measure(name: str, images: int, gallery: Tensor, pictures: Path | None) -> dict[str, Row]:
+    truth = gallery[:images]
     shuffled = Csvar().shuffle(truth, torch.arange(len(truth)))
     start = time.perf_counter()
-    found = solved_best(shuffled, Csvar())
+    found = solve_best(shuffled, Csvar())
     seconds = (time.perf_counter() - start) / len(truth)
     stages = {"shuffled": shuffled, "thumbnail": thumbnail(shuffled), "solved": found.images}
     if pictures:
@@ -88,9 +88,9 @@ def measure(name: str, gallery: Tensor, pictures: Path | None) -> dict[str, Row]
     return rows | {"expected": judged(found.expected, truth, gallery)}
 
 
-def measure_noisy(name: str, gallery: Tensor) -> dict[str, Row]:
+def measure_noisy(name: str, images: int, gallery: Tensor) -> dict[str, Row]:
     """By the number of versions and the noise on them."""
-    truth = gallery[: SETS[name] // 2]
+    truth = gallery[: images // 2]
     draw = generator(0, "noise", name)
     rows = {}
     for count, (level, sigma) in product(VERSIONS, NOISES.items()):
@@ -98,7 +98,7 @@ def measure_noisy(name: str, gallery: Tensor) -> dict[str, Row]:
         exact = torch.stack([Csvar().shuffle(truth, some) for some in seeds])
         noisy = exact + sigma * torch.randn(exact.shape, generator=draw)
         rows[f"{count} at {level}"] = judged(
-            solved_best(combined(noisy), Csvar()).expected, truth, gallery
+            solve_best(combined(noisy), Csvar()).expected, truth, gallery
         )
     return rows
 
@@ -124,6 +124,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     parser.add_argument("--sets", default=",".join(SETS), help="names, joined by commas")
+    parser.add_argument("--images", type=int, help="of each set, at least 2 (default: see SETS)")
+    parser.add_argument("--gallery", type=int, default=200, help="images to re-identify among")
     parser.add_argument("--data-dir", help="where the sets that are not built in lie")
     parser.add_argument("--pictures", type=Path, help="a folder for pictures of what was found")
     return parser.parse_args(argv)
@@ -134,8 +136,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = {}
     for name in arguments.sets.split(","):
         print(f"{name} ...", file=sys.stderr, flush=True)
-        gallery = drawn(name, arguments.data_dir)
-        found[name] = measure(name, gallery, arguments.pictures) | measure_noisy(name, gallery)
+        images = arguments.images or SETS[name]
+        gallery = drawn(name, arguments.gallery, arguments.data_dir)
+        found[name] = measure(name, images, gallery, arguments.pictures)
+        found[name] |= measure_noisy(name, images, gallery)
         if not arguments.json:
             print(table(name, found[name]), flush=True)
     if arguments.json:

@@ -44,10 +44,8 @@ from statistics import median
 from typing import Any
 
 MODELS = ("mlp", "lenet", "vit-small", "resnet18")
-SHORT = 0.5
-"""Seconds after which a run ends, at the next look at the clock."""
-LOOK = 0.05
-"""Seconds between two looks, if one iteration does not take longer."""
+LOOKS = 10
+"""How often a short run looks at the clock, if one iteration does not take longer."""
 WARM_UPS = 3
 
 
@@ -109,16 +107,18 @@ class Track:
     rival: Rival
     setting: str
     threads: int
+    limit: float
+    """Seconds after which a short run ends, at the next look at the clock."""
     piece: int = 1
     milliseconds: list[float] = field(default_factory=list)
 
     def warm_up(self) -> None:
         """Also finds out how many iterations fill the time between two looks at the clock."""
         once = min(self.rival.seconds(1, 0, self.threads) for _ in range(WARM_UPS))
-        self.piece = max(1, round(LOOK / once))
+        self.piece = max(1, round(self.limit / LOOKS / once))
 
     def run(self) -> None:
-        spent = self.rival.seconds(self.piece, SHORT, self.threads)
+        spent = self.rival.seconds(self.piece, self.limit, self.threads)
         self.milliseconds.append(1000 * spent / self.rival.facts.get("victims", 1))
 
     @property
@@ -142,18 +142,18 @@ class Timing:
         return [min(theirs) / ours for ours, *theirs in rounds if theirs]
 
 
-def measure(case: dict[str, Any], *, repeats: int, with_breaching: bool) -> Timing:
-    """All contenders on one model, in turns."""
+def measure(case: dict[str, Any], *, repeats: int, seconds: float, with_breaching: bool) -> Timing:
+    """All contenders on one model, in turns of so many ``seconds``."""
     ours = Rival("engine", case, tuned=True)
     if not ours.ready():
         sys.exit(ours.why_not)
     others = ["plain", *(["breaching"] if with_breaching else [])]
     rivals = [(Rival(name, case, tuned=tuned), tuned) for name in others for tuned in (False, True)]
-    tracks = [Track(ours, "tuned", ours.facts["threads"])]
+    tracks = [Track(ours, "tuned", ours.facts["threads"], seconds)]
     why = None if with_breaching else "left out by --no-breaching"
     for rival, tuned in rivals:
         if rival.ready():
-            tracks += tracks_of(rival, tuned=tuned)
+            tracks += tracks_of(rival, seconds, tuned=tuned)
         why = rival.why_not or why
     for track in tracks:
         track.warm_up()
@@ -167,12 +167,12 @@ def measure(case: dict[str, Any], *, repeats: int, with_breaching: bool) -> Timi
     return Timing(tracks[0], plain, breaching, why)
 
 
-def tracks_of(rival: Rival, *, tuned: bool) -> list[Track]:
+def tracks_of(rival: Rival, seconds: float, *, tuned: bool) -> list[Track]:
     """The settings under which a rival is timed."""
     threads = rival.facts["threads"]
-    found = [Track(rival, "tuned" if tuned else "default", threads)]
+    found = [Track(rival, "tuned" if tuned else "default", threads, seconds)]
     if tuned and rival.facts["device"] == "cpu" and threads > 1:
-        found.append(Track(rival, "one thread", 1))
+        found.append(Track(rival, "one thread", 1, seconds))
     return found
 
 
@@ -202,7 +202,7 @@ def results(
         "engine_setup_seconds": {
             m: rounded(t.engine.rival.facts["setup_seconds"]) for m, t in each
         },
-        "way": {m: f["way"] for m, f in facts.items()},
+        "backend": {m: f["backend"] for m, f in facts.items()},
         "notes": {m: f["notes"] for m, f in facts.items()},
         "repeats": arguments.repeats,
         "load_before": load,
@@ -276,6 +276,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--victims", type=int, help="at once (default: what the engine chooses)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--repeats", type=int, default=7, help="short runs of each contender")
+    parser.add_argument("--seconds", type=float, default=0.5, help="that a short run lasts")
     parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), default="float32")
     parser.add_argument(
         "--attack", choices=("ig", "dia"), default="ig", help="dia: under dropout of 0.25"
@@ -298,7 +299,10 @@ def main(argv: Sequence[str] | None = None) -> None:
             "victims": arguments.victims,
         }
         timings[model] = measure(
-            case, repeats=arguments.repeats, with_breaching=not arguments.no_breaching
+            case,
+            repeats=arguments.repeats,
+            seconds=arguments.seconds,
+            with_breaching=not arguments.no_breaching,
         )
     found = results(arguments, load, timings)
     print(json.dumps(found, indent=2) if arguments.json else table(found))

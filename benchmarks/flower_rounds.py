@@ -28,7 +28,7 @@ def client_of(plan: TrainingPlan) -> ClientApp:
         federation = federation_of(plan)
         client, model = int(context.node_config["partition-id"]), federation.model
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-        member = federation.member(int(message.content["config"]["server-round"]), client)
+        member = federation.make_client(int(message.content["config"]["server-round"]), client)
         update = local_training(
             model,
             member.images,

@@ -2,6 +2,7 @@
 
     python benchmarks/mjp.py                          # DeiT at 32 px, DeiT-S at 224 px
     python benchmarks/mjp.py --device cuda --batch 1024 --json
+    python benchmarks/mjp.py --networks deit
 
 Networks take turns, a few steps each, on the same images by the study's step (bfloat16 on a GPU,
 clipping, AdamW), so that whatever else the machine does hits both alike. A ratio is the median of
@@ -14,6 +15,7 @@ import argparse
 import json
 import os
 import time
+from collections.abc import Callable, Sequence
 from statistics import median
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -21,12 +23,15 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from torch import nn
 
-from keyhole.defenses.mjp import Mjp
+from keyhole.defenses import Defense, Mjp, NoDefense
 from keyhole.models import build
-from keyhole.studies.mjp.networks import network
-from keyhole.studies.mjp.training import Recipe, optimiser_of, smoothed, step
+from keyhole_studies.mjp.experiments import make_penalty
+from keyhole_studies.mjp.networks import build_network
+from keyhole_studies.training import Penalty, TrainingSettings, make_optimiser, take_step
 
-Runner = tuple[nn.Module, torch.optim.Optimizer]
+Runner = tuple[nn.Module, torch.optim.Optimizer, Penalty | None]
+
+SETTINGS = TrainingSettings(epochs=1, lr=1e-3, weight_decay=0.05, smoothing=0.1, clip=5.0)
 
 VARIANTS = {
     "jigsaw and unknown position": Mjp(dal="none"),
@@ -36,11 +41,17 @@ VARIANTS = {
 }
 
 
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "deit": lambda: build_network("deit", 0),
+    "deit-s": lambda: build("timm:deit_small_patch16_224", classes=10, image_size=224),
+}
+
+
 def seconds(runner: Runner, x: torch.Tensor, targets: torch.Tensor, steps: int) -> float:
-    model, optimiser = runner
+    model, optimiser, penalty = runner
     began = time.perf_counter()
     for _ in range(steps):
-        step(model, x, targets, Recipe(), optimiser)
+        take_step(model, x, targets, SETTINGS, optimiser, penalty)
     if x.is_cuda:
         torch.cuda.synchronize()
     return (time.perf_counter() - began) / steps
@@ -48,11 +59,13 @@ def seconds(runner: Runner, x: torch.Tensor, targets: torch.Tensor, steps: int) 
 
 def race(plain: nn.Module, x: torch.Tensor, turns: int, steps: int) -> dict[str, float]:
     """Each variant's median time over the plain network's."""
-    targets = smoothed(torch.arange(len(x), device=x.device) % 10, 0.1)
-    models = {"plain": plain, **{name: d.prepared(plain) for name, d in VARIANTS.items()}}
+    targets = torch.arange(len(x), device=x.device) % 10
+    defenses: dict[str, Defense] = {"plain": NoDefense(), **VARIANTS}
     runners: dict[str, Runner] = {}
-    for name, model in models.items():
-        runners[name] = model.to(x.device).train(), optimiser_of(model, Recipe())
+    for name, defense in defenses.items():
+        model = defense.prepare_model(plain).to(x.device).train()
+        penalty = make_penalty(model, defense)
+        runners[name] = model, make_optimiser(model, SETTINGS), penalty
         seconds(runners[name], x, targets, 2)
     spent: dict[str, list[float]] = {name: [] for name in runners}
     for _ in range(turns):
@@ -62,26 +75,26 @@ def race(plain: nn.Module, x: torch.Tensor, turns: int, steps: int) -> dict[str,
     return {name: middle[name] / middle["plain"] for name in VARIANTS}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--networks", default=",".join(NETWORKS), help="names, joined by commas")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--steps", type=int, help="in one turn; 2, or 20 on a GPU")
     parser.add_argument("--json", action="store_true")
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(argv)
     device = torch.device(chosen.device)
     steps = chosen.steps or (20 if device.type == "cuda" else 2)
     torch.manual_seed(0)
     small = torch.randn(chosen.batch, 3, 32, 32, device=device)
     large = torch.randn(max(1, chosen.batch // 8), 3, 224, 224, device=device)
-    deit = build("timm:deit_small_patch16_224", classes=10, image_size=224)
-    found = {
-        f"DeiT/4 at 32 px, batch {len(small)}": race(
-            network("deit", 0), small, chosen.turns, steps
-        ),
-        f"DeiT-S at 224 px, batch {len(large)}": race(deit, large, chosen.turns, steps),
-    }
+    inputs = {"deit": ("DeiT/4 at 32 px", small), "deit-s": ("DeiT-S at 224 px", large)}
+    found = {}
+    for name in chosen.networks.split(","):
+        title, x = inputs[name]
+        ratios = race(NETWORKS[name](), x, chosen.turns, steps)
+        found[f"{title}, batch {len(x)}"] = ratios
     if chosen.json:
         print(json.dumps({"device": str(device), "threads": torch.get_num_threads(), **found}))
         return

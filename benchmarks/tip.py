@@ -1,6 +1,7 @@
-"""What TIP costs a client: its time over that of one local training of ResNet-18.
+"""What TIP costs a client: its time over that of one local training.
 
-    python benchmarks/tip.py                                 # CIFAR-sized images, one thread
+    python benchmarks/tip.py                                 # ResNet-18 at 32 px, one thread
+    python benchmarks/tip.py --model lenet --images 2 --turns 1
     python benchmarks/tip.py --device cuda --images 500 --json
 
 The client trains as in the paper: 2 epochs in batches of 32, plain SGD. Training and defense take
@@ -40,10 +41,10 @@ RECIPE = LocalTraining(lr=0.001, epochs=2, batch_size=32)
 class Bench:
     """One client with its images, and an update of its own."""
 
-    def __init__(self, images: int, device: torch.device) -> None:
+    def __init__(self, model: str, images: int, device: torch.device) -> None:
         self.device = device
         draw = generator(0, "benchmark")
-        self.model: nn.Module = build("resnet18", classes=10).to(device)
+        self.model: nn.Module = build(model, classes=10, channels=3, image_size=32).to(device)
         self.images = torch.rand(images, 3, 32, 32, generator=draw).to(device)
         self.labels = torch.arange(images, device=device) % 10
         self.update = self.train()
@@ -82,8 +83,8 @@ class Bench:
         return time.perf_counter() - began
 
 
-def measure(images: int, device: torch.device, turns: int) -> dict[str, Any]:
-    bench = Bench(images, device)
+def measure(model: str, images: int, device: torch.device, turns: int) -> dict[str, Any]:
+    bench = Bench(model, images, device)
     work: dict[str, Callable[[], object]] = {
         "training": bench.train,
         "ranking": bench.rank,
@@ -101,10 +102,11 @@ def measure(images: int, device: torch.device, turns: int) -> dict[str, Any]:
                 spent[name].append(taken)
     middle = {name: median(times) for name, times in spent.items()}
     return {
+        "model": model,
         "device": str(device),
         "threads": torch.get_num_threads(),
         "images": images,
-        "steps": RECIPE.steps_of(images),
+        "steps": RECIPE.count_steps(images),
         "tip over training": middle["tip"] / middle["training"],
         "ranking's part of tip": middle["ranking"] / middle["tip"],
         "slice by slice over tip": middle["slice by slice"] / middle["tip"],
@@ -116,16 +118,17 @@ def measure(images: int, device: torch.device, turns: int) -> dict[str, Any]:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--model", default="resnet18")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--images", type=int, default=100, help="of the client; the paper's: 500")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     chosen = parser.parse_args(argv)
-    found = measure(chosen.images, torch.device(chosen.device), chosen.turns)
+    found = measure(chosen.model, chosen.images, torch.device(chosen.device), chosen.turns)
     if chosen.json:
         print(json.dumps(found, indent=2))
         return
-    print(f"ResNet-18, {found['images']} images of 32 px, {found['steps']} local steps")
+    print(f"{found['model']}, {found['images']} images of 32 px, {found['steps']} local steps")
     for name, value in found.items():
         if isinstance(value, float):
             print(f"  {name:<26} {value:8.3f}")

@@ -3,10 +3,11 @@
     python benchmarks/unshuffle.py --data-dir DATA            # a table
     python benchmarks/unshuffle.py --data-dir DATA --json     # one JSON object
     python benchmarks/unshuffle.py --sets photos --images 8   # no data folder needed
+    python benchmarks/unshuffle.py --sets photos --images 1 --gammas 0.1 --noises none
 
 A mask covers the share gamma of an image's patches in blocks, and these are shuffled. The attacker
 has all pixels, exact or with Gaussian noise on them, and knows the mask; it does not know the order
-(see keyhole.attacks.unshuffle). What it finds is judged here:
+(see keyhole.attacks.jigsaw). What it finds is judged here:
 
 - ``right``: the share of covered cells that show the right patch;
 - ``adjoin``: the share of seams of covered cells at which two true neighbours meet;
@@ -34,11 +35,11 @@ os.environ["OMP_NUM_THREADS"] = "1"  # before torch and numpy start their thread
 import torch
 from torch import Tensor
 
-from keyhole.attacks.unshuffle import unshuffle
+from keyhole.attacks.jigsaw import unshuffle
 from keyhole.data import load
 from keyhole.metrics import ssim
 from keyhole.models.block_masks import block_masks
-from keyhole.models.puzzle import cut, paste, random_orders
+from keyhole.models.puzzle import cut_patches, join_patches, random_orders
 from keyhole.seeds import generator
 
 SETS = {"photos": (224, 16), "imagenet-sample": (224, 16), "dia-cifar10": (32, 4)}
@@ -57,7 +58,7 @@ def one_image(truth: Tensor, patch: int, gamma: float, noise: float, seed: int) 
     covered = block_masks(1, grid, gamma, generator=draw)[0]
     order = random_orders(covered.view(1, -1), draw)[0]
     noisy = truth + noise * torch.randn(truth.shape, generator=draw)
-    seen = paste(cut(noisy[None], grid)[:, order], truth[None].shape, grid)[0]
+    seen = join_patches(cut_patches(noisy[None], grid)[:, order], truth[None].shape, grid)[0]
     start = time.perf_counter()
     found = unshuffle(seen, covered)
     seconds = time.perf_counter() - start
@@ -86,17 +87,21 @@ def similarity(image: Tensor, truth: Tensor) -> float:
     return float(ssim(image.clamp(0, 1)[None], truth[None], data_range=1.0))
 
 
-def measure(name: str, images: int, data_dir: str | None) -> dict[str, Row]:
+def measure(
+    name: str, images: int, data_dir: str | None, *, gammas: Sequence[float], noises: Sequence[str]
+) -> dict[str, Row]:
     """The means over so many images of a set, by noise and gamma."""
     size, patch = SETS[name]
     data = load(name, image_size=size, data_dir=data_dir)
     last = images - 1 if data.curated else len(data) - 1
     truths = data.images(torch.linspace(0, last, images).long().tolist())
     found = {}
-    for noise, sigma in NOISES.items():
-        for gamma in GAMMAS:
+    for noise in noises:
+        for gamma in gammas:
             print(f"{name}, noise {noise}, gamma {gamma} ...", file=sys.stderr, flush=True)
-            rows = [one_image(truth, patch, gamma, sigma, i) for i, truth in enumerate(truths)]
+            rows = [
+                one_image(truth, patch, gamma, NOISES[noise], i) for i, truth in enumerate(truths)
+            ]
             found[f"{noise}, {gamma}"] = {key: mean(row[key] for row in rows) for key in rows[0]}
     return found
 
@@ -119,6 +124,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     parser.add_argument("--sets", default=",".join(SETS), help="names, joined by commas")
     parser.add_argument("--images", type=int, default=16, help="of each set")
+    gammas = ",".join(map(str, GAMMAS))
+    parser.add_argument("--gammas", default=gammas, help="shares, joined by commas")
+    parser.add_argument("--noises", default=",".join(NOISES), help="levels, joined by commas")
     parser.add_argument("--data-dir", help="where imagenet-sample and dia-cifar10 are")
     return parser.parse_args(argv)
 
@@ -126,7 +134,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = parse(argv)
     found = {
-        name: measure(name, arguments.images, arguments.data_dir)
+        name: measure(
+            name,
+            arguments.images,
+            arguments.data_dir,
+            gammas=[float(gamma) for gamma in arguments.gammas.split(",")],
+            noises=arguments.noises.split(","),
+        )
         for name in arguments.sets.split(",")
     }
     print(json.dumps(found, indent=2) if arguments.json else table(found))

@@ -12,7 +12,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from keyhole.audit import AuditResult, Plan, Stage, run_plan
+from keyhole.auditing import AuditResult, Plan, Stage, run_plan
 
 
 def linked(source: str, target: str) -> None:

@@ -25,7 +25,7 @@ from keyhole.data import ImageSet, denormalise
 from keyhole.defenses import Defense, NoDefense
 from keyhole.federation import LocalTraining, defended_update
 from keyhole.metrics import psnr
-from keyhole.models.dropout_sites import Record
+from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge, Observation, Server
 
@@ -122,9 +122,9 @@ def observe() -> Observe:
         seed: int = 0,
     ) -> Victim:
         defense = defense or NoDefense()
-        model = defense.prepared(model)
+        model = defense.prepare_model(model)
         images, labels = data.images(indices), data.labels[list(indices)]
-        record = Record()
+        record = MaskRecorder()
         update, _ = defended_update(
             model,
             images,
@@ -133,7 +133,7 @@ def observe() -> Observe:
             defense=defense,
             generator=generator(seed, "client", *indices),
             training=training,
-            record=record,
+            mask_recorder=record,
         )
         knowledge = Knowledge(
             shape=data.shape,
@@ -141,10 +141,10 @@ def observe() -> Observe:
             mean=data.mean,
             std=data.std,
             batch_size=len(images),
-            defense=defense.spec,
+            defense=defense,
         )
         seen = Server(model).receive(update, knowledge)
-        return Victim(seen, images, labels, data, record.by_site())
+        return Victim(seen, images, labels, data, record.masks_by_site())
 
     return run
 

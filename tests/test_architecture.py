@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-import keyhole
+from scripts import ROOT
+from source_code import LIBRARY, STUDIES, imported, imported_at_once, packages_on_import, parsed
 
-SOURCE = Path(keyhole.__file__).parent
 ROOMS = (
-    *("data", "models", "defenses", "federation", "threat"),
-    *("attacks", "metrics", "audit", "report", "studies", "cli"),
+    *("data", "models", "defenses", "obfuscation", "federation", "threat"),
+    *("attacks", "metrics", "auditing", "report", "cli"),
 )
+TEXT = {".py", ".toml", ".j2"}
+WHOLE_SYSTEM = {"torture", "foreign_flower"}
+"""Folders of tests that are about no single package."""
 FACADES = {"__init__.py", "__main__.py"}
 HEAVY = {"flwr", "opacus", "ray"}
-FILES = sorted(SOURCE.rglob("*.py"))
+FILES = sorted(LIBRARY.rglob("*.py"))
+ALL_FILES = [*FILES, *sorted(STUDIES.rglob("*.py"))]
 
 
 def room_of(parts: tuple[str, ...]) -> str | None:
@@ -26,48 +29,14 @@ def room_of(parts: tuple[str, ...]) -> str | None:
     return first if first in ROOMS else None
 
 
-def imported(tree: ast.AST) -> Iterator[tuple[str, ...]]:
-    """Every module path a file imports, with the names taken from it."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield tuple(alias.name.split("."))
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, "relative imports hide the room"
-            for alias in node.names:
-                yield (*str(node.module).split("."), alias.name)
-
-
 def rooms_entered(tree: ast.AST) -> set[str]:
     paths = [path[1:] for path in imported(tree) if path[0] == "keyhole"]
     return {room for path in paths if (room := room_of(path)) is not None}
 
 
-def run_on_import(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements that run when a module is imported: all but those inside functions."""
-    for node in body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        yield node
-        for field in ("body", "orelse", "finalbody"):
-            yield from run_on_import(getattr(node, field, []))
-        for handler in getattr(node, "handlers", []):
-            yield from run_on_import(handler.body)
-
-
-def packages_on_import(tree: ast.Module) -> set[str]:
-    statements = run_on_import(tree.body)
-    only = [s for s in statements if isinstance(s, ast.Import | ast.ImportFrom)]
-    return {path[0] for path in imported(ast.Module(only, []))}
-
-
-def parsed(file: Path) -> ast.Module:
-    return ast.parse(file.read_text(encoding="utf-8"))
-
-
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.relative_to(SOURCE).as_posix())
+@pytest.mark.parametrize("file", FILES, ids=lambda f: f.relative_to(LIBRARY).as_posix())
 def test_a_file_imports_only_from_rooms_before_its_own(file: Path) -> None:
-    place = file.relative_to(SOURCE).with_suffix("").parts
+    place = file.relative_to(LIBRARY).with_suffix("").parts
     if len(place) == 1 and file.name in FACADES:
         return
     entered = rooms_entered(parsed(file))
@@ -79,22 +48,62 @@ def test_a_file_imports_only_from_rooms_before_its_own(file: Path) -> None:
         assert entered <= set(allowed)
 
 
-@pytest.mark.parametrize("file", FILES, ids=lambda f: f.relative_to(SOURCE).as_posix())
+@pytest.mark.parametrize("file", ALL_FILES, ids=lambda f: f.relative_to(LIBRARY.parent).as_posix())
 def test_heavy_extras_are_not_imported_with_the_package(file: Path) -> None:
-    if file.parent == SOURCE / "federation" / "flower":
+    if file.parent == LIBRARY / "federation" / "flower":
         return
     assert not packages_on_import(parsed(file)) & HEAVY
 
 
+@pytest.mark.parametrize("file", [f for f in LIBRARY.rglob("*") if f.suffix in TEXT], ids=str)
+def test_the_library_knows_nothing_of_the_studies(file: Path) -> None:
+    """Neither by an import nor by a name that is looked up later."""
+    assert "keyhole_studies" not in file.read_text(encoding="utf-8")
+
+
+def test_what_an_attack_is_names_no_solver() -> None:
+    """A defense says what may be assumed of it; which solver uses that is each attack's affair."""
+    seen, waiting = set[str](), ["base"]
+    while waiting:
+        name = waiting.pop()
+        file = LIBRARY / "attacks" / f"{name}.py"
+        paths = [p[2] for p in imported_at_once(parsed(file)) if p[:2] == ("keyhole", "attacks")]
+        waiting += [path for path in paths if path not in seen]
+        seen |= {name, *paths}
+    assert seen == {"base", "checkpointer"}
+
+
 def test_no_file_is_a_drawer_for_odds_and_ends() -> None:
     drawers = {"utils", "util", "helpers", "helper", "misc", "common"}
-    places = [p for p in SOURCE.rglob("*") if "__pycache__" not in p.parts]
-    assert not [p for p in places if p.stem in drawers]
+    assert not [file for file in ALL_FILES if {*file.parts, file.stem} & drawers]
 
 
 def test_every_folder_is_a_room_or_inside_one() -> None:
-    folders = {f.relative_to(SOURCE).parts[0] for f in FILES if f.parent != SOURCE}
+    folders = {f.relative_to(LIBRARY).parts[0] for f in FILES if f.parent != LIBRARY}
     assert folders <= set(ROOMS)
+
+
+def folders_below(root: Path, pattern: str) -> set[Path]:
+    return {file.parent.relative_to(root) for file in root.rglob(pattern)}
+
+
+def test_every_package_has_a_folder_of_tests() -> None:
+    tested = folders_below(ROOT / "tests", "test_*.py")
+    assert folders_below(LIBRARY, "*.py") <= tested
+
+
+def test_every_folder_of_tests_is_about_a_folder_of_code() -> None:
+    library = folders_below(LIBRARY, "*.py")
+    studies = {"studies" / folder for folder in folders_below(STUDIES, "*.py")}
+    tested = folders_below(ROOT / "tests", "test_*.py")
+    whole_system = {Path(name) for name in WHOLE_SYSTEM}
+    assert tested <= library | studies | whole_system | {Path("tools"), Path("benchmarks")}
+
+
+def test_every_tool_has_its_tests() -> None:
+    tools = {file.stem for file in (ROOT / "tools").glob("*.py")}
+    tested = {file.stem.removeprefix("test_") for file in (ROOT / "tests/tools").glob("test_*.py")}
+    assert tools <= tested
 
 
 @pytest.mark.parametrize(
@@ -102,7 +111,7 @@ def test_every_folder_is_a_room_or_inside_one() -> None:
     [
         ("from keyhole.attacks.base import Attack", {"attacks"}),
         ("from keyhole import threat, errors", {"threat"}),
-        ("import keyhole.audit.plan", {"audit"}),
+        ("import keyhole.auditing.plan", {"auditing"}),
         ("def f():\n    from keyhole.report import page", {"report"}),
         ("from keyhole.errors import BadValue\nimport torch", set()),
     ],

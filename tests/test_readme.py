@@ -1,4 +1,5 @@
 import re
+import shlex
 import sys
 import textwrap
 import types
@@ -42,7 +43,7 @@ def test_each_python_example_of_the_readme_runs_by_itself(capsys):
 
 @pytest.fixture(scope="module")
 def examples() -> list[dict[str, Any]]:
-    """The attack, the defense and the metric of CONTRIBUTING, each run by itself."""
+    """The attack, the defense, the metric and the model of CONTRIBUTING, each run by itself."""
     return [ran(code) for code in blocks(CONTRIBUTING)]
 
 
@@ -77,8 +78,21 @@ def test_the_metric_of_contributing_measures(examples):
     assert about.arrow == "↓"
 
 
+def test_the_parts_of_contributing_are_found_by_the_command_it_shows(keyhole, tmp_path):
+    (tmp_path / "my_parts.py").write_text("\n\n".join(blocks(CONTRIBUTING)))
+    (command,) = re.findall(
+        r"^ *keyhole (audit --model my_parts.*?)^ *```", CONTRIBUTING, re.S | re.M
+    )
+    code, out, _ = keyhole(*shlex.split(command.replace("\\\n", " ")), "--out", "run")
+    sys.modules.pop("my_parts")
+    assert code == 0
+    assert "none: broken by my-attack (naive): 2 of 2 images read" in out
+    assert "my-defense(share=0.3): broken by my-attack (naive): 2 of 2 images read" in out
+    assert "Largest ↓" in out
+
+
 def test_the_plan_in_the_readme_is_a_plan(tmp_path):
-    from keyhole.audit import read_plan
+    from keyhole.auditing import read_plan
 
     (text,) = re.findall(r"```toml\n(.*?)```", README, re.S)
     (tmp_path / "plan.toml").write_text(text)

@@ -59,9 +59,9 @@ ALLOWED = {
     "terminal.py": PRINTERS,
     "cli/progress.py": {"add_row"},
     "cli/listing.py": {"add_row"},
-    "cli/membership.py": {"add_row"},
+    "report/membership_console.py": {"add_row"},
     "report/console.py": {"add_row"},
-    "attacks/unshuffle/learned/__main__.py": {"print"},
+    "report/comparison_console.py": {"add_row"},
 }
 """Where something is printed; tables elsewhere than in ``terminal`` are made of plain text."""
 

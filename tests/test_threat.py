@@ -121,13 +121,13 @@ def test_no_truth_can_be_reached_from_an_observation(
 def test_no_mask_of_a_puzzle_can_be_reached(digits: ImageSet, observe: Callable[..., Any]) -> None:
     """Nor what is still to be dealt, where the global model had laid puzzles before."""
     defense = Mjp(gamma=0.5)
-    vit: Any = defense.prepared(build("vit-small", classes=10, channels=1, image_size=8))
+    vit: Any = defense.prepare_model(build("vit-small", classes=10, channels=1, image_size=8))
     vit.train()(torch.zeros(3, 1, 8, 8))
     victim = observe(vit, digits, INDICES, defense)
     secrets = secrets_of(digits, victim.images, victim.labels)
-    masks = [victim.masks[0], victim.masks[0].float(), *vit.puzzle.dealer.stack]
+    masks = [victim.masks[0], victim.masks[0].float(), *vit.puzzle.pool.supply]
     assert leaks(victim.observation, [*secrets, *masks]) == []
-    victim.observation.model.puzzle.dealer.stack = vit.puzzle.dealer.stack
+    victim.observation.model.puzzle.pool.supply = vit.puzzle.pool.supply
     assert set(leaks(victim.observation, masks)) == {"storage", "value"}
 
 
@@ -291,7 +291,7 @@ def test_the_summary_says_what_was_known(knowledge: Knowledge) -> None:
     more = replace(
         knowledge,
         labels=torch.tensor([1]),
-        defense=Gaussian(sigma=0.5).spec,
+        defense=Gaussian(sigma=0.5),
         altered_model="first block stripped",
     ).summary()
     assert more["labels"] is True

@@ -31,9 +31,9 @@ from keyhole_flower.client_app import defended, train
 from keyhole_flower.server_app import empty_folder
 from keyhole_flower.task import Settings, federation_of, plan_of
 
-from keyhole.federation import Recorder, Reply
+from keyhole.federation import CaptureWriter, Reply
 from keyhole.federation.flower import CallNext
-from keyhole.federation.run import about, recipe
+from keyhole.federation.run import describe_run, round_config
 
 CLIENTS = 4
 log = logging.getLogger("flwr")
@@ -86,7 +86,7 @@ class Eyes(FedAvg):
         plan = plan_of(settings)
         federation = federation_of(settings)
         self.start = {n: t.clone() for n, t in federation.model.state_dict().items()}
-        self.told = recipe(plan)
+        self.told = round_config(plan)
         self.done = False
         super().__init__(
             fraction_evaluate=0.0,
@@ -95,9 +95,13 @@ class Eyes(FedAvg):
             initial_parameters=ndarrays_to_parameters([t.numpy() for t in self.start.values()]),
             on_fit_config_fn=lambda number: {**self.told, "server-round": number},
         )
-        self.recorder = Recorder(empty_folder(settings), about=about(plan, federation.data))
+        self.capture_writer = CaptureWriter(
+            empty_folder(settings), about=describe_run(plan, federation.data)
+        )
         everyone = [image for share in federation.shares for image in share]
-        self.recorder.truth(plan.data, {"aggregate": everyone}, image_size=plan.image_size)
+        self.capture_writer.write_truth(
+            plan.data, {"aggregate": everyone}, image_size=plan.image_size
+        )
 
     def aggregate_fit(self, number: int, results: Any, failures: Any) -> Any:
         distinct = {tuple(given.parameters.tensors) for _, given in results}
@@ -109,7 +113,7 @@ class Eyes(FedAvg):
         }
         examples = sum(given.num_examples for _, given in results)
         reply = Reply("aggregate", change, examples, {"distinct-updates": len(distinct)})
-        self.done = self.recorder.round(number, self.start, [reply], config=self.told)
+        self.done = self.capture_writer.write_round(number, self.start, [reply], config=self.told)
         return super().aggregate_fit(number, results, failures)
 
 
@@ -127,7 +131,7 @@ def server_of(settings: Settings) -> ServerApp:
         DefaultWorkflow(fit_workflow=masked)(grid, legacy)
         if not strategy.done:
             raise RuntimeError("the secure aggregation was halted: the reason stands above")
-        log.info("What the server saw: %s", strategy.recorder.root)
+        log.info("What the server saw: %s", strategy.capture_writer.root)
 
     return app
 

@@ -38,7 +38,11 @@ def sweep(root: Path, *, below: bool = True) -> None:
 
 def write_text(path: Path, text: str) -> Path:
     """Writes UTF-8; what is no text, in names of files, as its escape."""
-    content = text.encode("utf-8", "backslashreplace")
+    return write_bytes(path, text.encode("utf-8", "backslashreplace"))
+
+
+def write_bytes(path: Path, content: bytes) -> Path:
+    """Writes a whole file; its folder is made where it does not exist."""
     return _write(path, lambda half: half.write_bytes(content))
 
 

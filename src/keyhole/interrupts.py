@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -21,6 +21,9 @@ class Interrupts:
         self.asked = False
         """Whether Ctrl-C was pressed; whoever defers it looks here now and then."""
         self.deferred_by = 0
+        self.leaves_at_once = False
+        self.last_words: Callable[[], None] = lambda: None
+        """Called before the process ends at once; prints what the user should know."""
         self.process = 0
 
     @contextmanager
@@ -43,12 +46,26 @@ class Interrupts:
         """The signal handler: raises KeyboardInterrupt, unless somebody promised to look."""
         if os.getpid() != self.process:  # a child: its parent tells it
             return
-        if self.asked:
+        if self.leaves_at_once:
+            self.last_words()
+        if self.asked or self.leaves_at_once:
             os._exit(EXIT_CODE)
         self.asked = True
         if not self.deferred_by:
             raise KeyboardInterrupt
         os.write(2, WAITING)  # no buffer is safe to use here
+
+    @contextmanager
+    def leaving_at_once(self) -> Iterator[None]:
+        """Ends the process where Ctrl-C is pressed, since no work has begun.
+
+        For imports: an exception inside one may be lost, or leave half a library behind.
+        """
+        before, self.leaves_at_once = self.leaves_at_once, True
+        try:
+            yield
+        finally:
+            self.leaves_at_once = before
 
     @contextmanager
     def deferred(self) -> Iterator[None]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import errno
-
-import torch
+import sys
 
 SIGNS = (
     "not enough memory",  # torch on Windows and macOS
@@ -29,7 +28,8 @@ def ran_out_of_memory(error: BaseException) -> bool:
     >>> ran_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     False
     """
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+    torch = sys.modules.get("torch")  # not imported for this: who has no torch has no such error
+    if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM

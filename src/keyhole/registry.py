@@ -1,186 +1,193 @@
-"""Things by name: ``gaussian(sigma=0.01)`` on the command line is ``Gaussian(sigma=0.01)``."""
+"""Parts by name: ``gaussian(sigma=0.01)`` on the command line is ``Gaussian(sigma=0.01)``.
+
+Keyhole's own parts have plain names, those of installed packages the names that their entry points
+declare, and any other part is found at ``package.module:Name``.
+"""
 
 from __future__ import annotations
 
-import ast
-import cmath
-import dataclasses
-import difflib
-import warnings
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
-from pydantic import ValidationError
+from keyhole.errors import BadValue
+from keyhole.parameters import construct, parameters, recordable, switched_off, unusual_parameters
+from keyhole.plugins import Plugin, Plugins, address_of, article, import_part
+from keyhole.spelling import parse_call, shortened, spell, split_names, unknown
 
-from keyhole.errors import BadValue, UnknownName
-from keyhole.untrusted import DIGITS
+__all__ = [
+    "Registry",
+    "label_of",
+    "name_class",
+    "parameters",
+    "parse_call",
+    "part_name",
+    "shortened",
+    "spell",
+    "spell_part",
+    "split_names",
+    "switched_off",
+    "unknown",
+]
 
 T = TypeVar("T")
 
-
-def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that does not exist; it suggests the nearest ones.
-
-    >>> str(unknown("defense", "gausian", ["gaussian", "pruning"]))
-    "unknown defense 'gausian': did you mean gaussian? Known: gaussian, pruning"
-    """
-    names = sorted(known)
-    near = difflib.get_close_matches(name[:SHOWN], names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
-    listed = ", ".join(names) if len(names) <= 24 else f"{', '.join(names[:12])}, ..."
-    return UnknownName(f"unknown {kind} {shortened(name)}: {hint}Known: {listed}")
-
-
-def split_names(text: str, *, option: str = "") -> list[str]:
-    """Splits at the commas that stand outside brackets; a text without any name is refused.
-
-    >>> split_names("none, gaussian(sigma=0.1, clip=1),dropout")
-    ['none', 'gaussian(sigma=0.1, clip=1)', 'dropout']
-    """
-    parts, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and depth == 0:
-            parts.append(text[start:i])
-            start = i + 1
-    parts.append(text[start:])
-    names = [part.strip() for part in parts if part.strip()]
-    if not names:
-        where = f"{option}: " if option else ""
-        raise BadValue(f"{where}{text!r} names nothing: write names, separated by commas")
-    return names
-
-
-def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """Reads ``name`` or ``name(key=value, ...)``; values are Python literals, numbers finite.
-
-    >>> parse_call("gaussian(sigma=1e-3)")
-    ('gaussian', {'sigma': 0.001})
-    """
-    name, bracket, rest = text.strip().partition("(")
-    if not bracket:
-        return name, {}
-    if len(text) > LONGEST:
-        raise BadValue(f"{shortened(text)} is too long: {len(text):,} of {LONGEST:,} letters")
-    try:
-        values = _literals(f"f({rest}")
-    except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
-        why = str(error) if isinstance(error, OutOfBounds) else _HOW
-        raise BadValue(f"cannot read {shortened(text)}: {why}") from None
-    return name.strip(), values
-
-
-LONGEST = 4000
-"""Letters of one name with its parameters."""
-SHOWN = 120
-"""Letters of it that an error repeats."""
-_HOW = "write it as name(parameter=value, ...)"
-
-
-class OutOfBounds(ValueError):
-    """A number that nothing can compute with; the message is for the user."""
-
-
-def shortened(value: object) -> str:
-    """What was written, as Python spells it, cut where it is long.
-
-    >>> shortened("a" * 500)[-20:]
-    "aaaaaaaaaaaaaaaa'..."
-    """
-    if isinstance(value, str):
-        return repr(value[:SHOWN]) + "..." * (len(value) > SHOWN)
-    try:
-        text = repr(value)
-    except (ValueError, RecursionError):  # an integer of too many digits, lists in lists
-        return f"a {type(value).__name__} that is too long to show"
-    return text[:SHOWN] + "..." * (len(text) > SHOWN)
-
-
-def _literals(call: str) -> dict[str, Any]:
-    """The named arguments of a call; raises what Python raises where there is none."""
-    with warnings.catch_warnings(action="ignore"):  # on odd escapes, which are data here
-        parsed = ast.parse(call, mode="eval").body
-    if not isinstance(parsed, ast.Call) or parsed.args or not isinstance(parsed.func, ast.Name):
-        raise ValueError
-    names = [keyword.arg for keyword in parsed.keywords]
-    if None in names or len(set(names)) < len(names):
-        raise ValueError
-    values = {str(k.arg): ast.literal_eval(k.value) for k in parsed.keywords}
-    for name, value in values.items():
-        check_finite(name, value)
-    return values
-
-
-def check_finite(name: str, value: object) -> None:
-    """Raises :class:`OutOfBounds` for infinite numbers and for integers of 40 digits and more."""
-    if isinstance(value, dict):
-        value = [*value.keys(), *value.values()]
-    if isinstance(value, list | tuple | set):
-        for part in value:
-            check_finite(name, part)
-    elif isinstance(value, float | complex) and not cmath.isfinite(value):
-        raise OutOfBounds(f"{name} is infinite")
-    elif isinstance(value, int) and abs(value) >= 10**DIGITS:
-        raise OutOfBounds(f"{name} has more than {DIGITS} digits")
-
-
-def parameters(thing: object) -> dict[str, Any]:
-    """The hyperparameters of a dataclass instance, by name."""
-    if not dataclasses.is_dataclass(thing) or isinstance(thing, type):
-        return {}
-    return {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)}
-
-
-def switched_off(thing: object) -> set[str]:
-    """The hyperparameters that are None though their default is not."""
-    if not dataclasses.is_dataclass(thing):
-        return set()
-    fields = dataclasses.fields(thing)
-    return {f.name for f in fields if getattr(thing, f.name) is None and f.default is not None}
-
-
-def spell(name: str, values: dict[str, Any], *, off: Iterable[str] = ()) -> str:
-    """The text that parses back to this thing; None is said only of those in ``off``.
-
-    >>> spell("gaussian", {"sigma": 0.001, "clip": None})
-    'gaussian(sigma=0.001)'
-    """
-    told = {key: value for key, value in values.items() if value is not None or key in off}
-    inner = ", ".join(f"{key}={value!r}" for key, value in told.items())
-    return f"{name}({inner})" if inner else name
+REGISTRIES: list[Registry[Any]] = []
+"""Those that are open to others' parts."""
 
 
 class Registry(Generic[T]):
-    """The members of one room by the ``name`` each class carries."""
+    """The parts of one kind, by name."""
 
-    def __init__(self, kind: str, members: Iterable[type[T]]) -> None:
-        self.kind = kind
-        self._members: dict[str, type[T]] = {str(vars(m)["name"]): m for m in members}
+    def __init__(
+        self,
+        kind: str,
+        members: Iterable[type[T] | T],
+        *,
+        base: type[Any] | None = None,
+        group: str | None = None,
+    ) -> None:
+        """Names the members.
+
+        Args:
+            kind: What they are, for errors: ``attack``.
+            members: Keyhole's own, each with its ``name``: classes, or ready objects.
+            base: What every part must be; None: only the members are known.
+            group: The entry points by which packages add more.
+        """
+        self.kind, self.base = kind, base
+        self._members: dict[str, Any] = {str(vars(m)["name"]): m for m in members}
+        self._plugins = None if group is None else Plugins(kind, group, self._members)
+        if base is not None:
+            REGISTRIES.append(self)
 
     def __iter__(self) -> Iterator[type[T]]:
+        """Keyhole's own."""
         return iter(self._members.values())
 
     def names(self) -> list[str]:
+        """Keyhole's own names."""
         return list(self._members)
 
-    def __getitem__(self, name: str) -> type[T]:
-        try:
+    def installed(self) -> list[tuple[Plugin, Any]]:
+        """What other packages add; a broken package costs a line in the log."""
+        if self._plugins is None:
+            return []
+        found = self._plugins.loaded()
+        for plugin, part in found:
+            if not self._can_make(part):
+                self._plugins.warn(plugin, f"{self._misfit(plugin.name)} (from {plugin.package})")
+        return [(plugin, part) for plugin, part in found if self._can_make(part)]
+
+    def find(self, name: str) -> Any:
+        """The part of that name: a class, a function that makes one, or an object."""
+        if name in self._members:
             return self._members[name]
-        except KeyError:
-            raise unknown(self.kind, name, self._members) from None
+        if ":" in name and self.base is not None:
+            return import_part(name, self.kind)
+        found = None if self._plugins is None else self._plugins.find(name)
+        if found is None:
+            raise unknown(self.kind, name, self._known())
+        return found
+
+    def _known(self) -> list[str]:
+        return [*self._members, *(self._plugins.available() if self._plugins else ())]
+
+    def __getitem__(self, name: str) -> type[T]:
+        """The class of that name."""
+        found = self.find(name)
+        return cast("type[T]", found if isinstance(found, type) else type(found))
 
     def parse(self, text: str) -> T:
-        """Makes the member that ``text`` names, with the parameters it gives."""
+        """Makes the part that ``text`` names, with the parameters it gives.
+
+        ``package.module:Name`` imports a module and runs its code: see :meth:`parse_builtin`.
+        """
         name, values = parse_call(text)
-        member = self[name]
-        fields = [f.name for f in dataclasses.fields(member)]  # type: ignore[arg-type]
-        for key in values:
-            if key not in fields:
-                raise unknown(f"parameter of {self.kind} {name}", key, fields or ["(none)"])
-        try:
-            return member(**values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"]) or name
-            got = f"got {shortened(first['input'])}"
-            raise BadValue(f"{self.kind} {name}: {where}: {first['msg'].lower()}, {got}") from None
+        return self.make(self.find(name), name, values)
+
+    def resolve(self, part: str | T) -> T:
+        """A part by its text, or the object itself; raises where it is of another kind."""
+        if isinstance(part, str):
+            return self.parse(part)
+        if isinstance(part, type):
+            raise BadValue(f"{self.kind} {part.__name__} is a class: pass {part.__name__}(...)")
+        if self.base is not None and not isinstance(part, self.base):
+            raise self._misfit(address_of(type(part)))
+        return part
+
+    def parse_builtin(self, text: str) -> T:
+        """The same of Keyhole's own parts alone: for text that comes from strangers."""
+        name, values = parse_call(text)
+        if name not in self._members:
+            raise unknown(self.kind, name, self._members)
+        return self.make(self._members[name], name, values)
+
+    def make(self, found: Any, name: str, values: dict[str, Any]) -> T:
+        """An object of what :meth:`find` found; raises where that is of another kind."""
+        if self.base is not None and isinstance(found, self.base):
+            if values:
+                raise BadValue(f"{self.kind} {name} is an object and takes no parameters")
+            return cast(T, found)
+        if not self._can_make(found):
+            raise self._misfit(name)
+        made = construct(found, values, f"{self.kind} {name}")
+        if self.base is not None and not isinstance(made, self.base):
+            raise self._misfit(name)
+        return cast(T, made)
+
+    def _can_make(self, found: Any) -> bool:
+        """Whether it is a part, a class of parts, or a function, which may make one."""
+        if self.base is None or isinstance(found, self.base):
+            return True
+        return issubclass(found, self.base) if isinstance(found, type) else callable(found)
+
+    def _misfit(self, name: str) -> BadValue:
+        base = "" if self.base is None else f"{self.base.__module__}.{self.base.__qualname__}"
+        return BadValue(f"{name} is not {article(self.kind)}: it must extend {base}")
+
+    def registered_name(self, kind: type) -> str | None:
+        """The plain name of a class; None where it has none."""
+        own = vars(kind).get("name")
+        if own is not None and self._members.get(own) is kind:
+            return str(own)
+        return None if self._plugins is None else self._plugins.name_of(kind)
+
+
+def registered_name(kind: type) -> str | None:
+    """The plain name of a part's class, Keyhole's own or declared by a package; None: none."""
+    if kind.__module__.partition(".")[0] == "keyhole" and "name" in vars(kind):
+        return str(vars(kind)["name"])
+    open_to_it = [r for r in REGISTRIES if r.base is not None and issubclass(kind, r.base)]
+    return next((name for r in open_to_it if (name := r.registered_name(kind))), None)
+
+
+def name_class(kind: type) -> None:
+    """Gives a class of parts that declares no ``name`` the one by which it can be found."""
+    if "name" not in vars(kind):
+        kind.name = address_of(kind)  # type: ignore[attr-defined]
+
+
+def part_name(part: object) -> str:
+    """What a part is called: its registered name, else the one it declares, else where it is.
+
+    A declared name that one of Keyhole's own parts has does not count.
+    """
+    kind = type(part)
+    registered = registered_name(kind)
+    own = vars(kind).get("name")
+    if registered is not None or own is None:
+        return registered or address_of(kind)
+    taken = any(r.base and issubclass(kind, r.base) and own in r.names() for r in REGISTRIES)
+    return address_of(kind) if taken else str(own)
+
+
+def spell_part(part: object) -> str:
+    """The text that parses back to a part, with all its parameters."""
+    name = registered_name(type(part)) or address_of(type(part))
+    return spell(name, parameters(part), off=switched_off(part))
+
+
+def label_of(part: object) -> str:
+    """What tables call a part: its name, with the parameters that are not the usual ones."""
+    chosen = unusual_parameters(part)
+    return spell(part_name(part), recordable(chosen), off=chosen)

@@ -16,8 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from keyhole.defenses.base import DefenseSpec
-from keyhole.models.modes import ClientMode
+from keyhole.defenses.base import Defense
+from keyhole.defenses.capabilities import Capability
+from keyhole.settings import ClientMode
 from keyhole.update import Update, check_is_a
 
 
@@ -51,7 +52,10 @@ class Knowledge:
     """The images as they were seen on their way to the client: versions ``[n, C, H, W]``."""
     client_mode: ClientMode = "train"
     """How clients train, as the recipe says: whether layers drop and use batch statistics."""
-    defense: DefenseSpec | None = None
+    defense: Defense | None = None
+    """The clients' defense, where the attacker knows it: settings and what they declare."""
+    adaptive: bool = True
+    """Whether the attacker uses what the defense declares; False: it attacks as a paper did."""
     checkpoint_epoch: int = 0
     rounds: int = 1
     """How often the server saw an update of the client on the same images."""
@@ -63,6 +67,12 @@ class Knowledge:
         mean = torch.tensor(self.mean).to(like).view(-1, 1, 1)
         std = torch.tensor(self.std).to(like).view(-1, 1, 1)
         return (0 - mean) / std, (1 - mean) / std
+
+    def declared(self, capability: Capability) -> Defense | None:
+        """The known defense, where it declares ``capability`` and the attacker uses that."""
+        if self.defense is None or not self.adaptive or capability not in self.defense.declares:
+            return None
+        return self.defense
 
     def summary(self) -> dict[str, Any]:
         """What was known, in plain words and values, for the record."""

@@ -24,6 +24,7 @@ from keyhole.attacks import (
 from keyhole.data import ImageSet, load
 from keyhole.defenses import (
     DEFENSES,
+    Capability,
     ClientSide,
     Csvar,
     Defense,
@@ -242,7 +243,7 @@ def test_an_attack_that_does_not_apply_says_why(
 ) -> None:
     attack = ATTACKS.parse(name)
     observation = observe(model(refused), digits, [1, 2]).observation
-    assert any(reason in why for why in attack.misfits(observation))
+    assert any(reason in why for why in attack.incompatibilities(observation))
     with pytest.raises(DoesNotFit, match=f"attack '{name}' does not apply") as raised:
         attack(observation)
     assert reason in str(raised.value)
@@ -263,7 +264,7 @@ def test_what_an_iterative_attack_returns_is_finite(
     observe: Callable[..., Any], digits: ImageSet, attack: Attack, defense: Any
 ) -> None:
     observation = victim_of(attack, observe, digits, [3], defense).observation
-    assert attack.misfits(observation) == []
+    assert attack.incompatibilities(observation) == []
     check_usable(attack(observation), 1)
 
 
@@ -285,9 +286,9 @@ def test_what_an_attack_returns_is_finite(
     victim = victim_of(attack, observe, digits, [3], defense)
     observation = victim.observation if aware else victim.unaware
     if attack.only_adaptive and not aware:
-        assert any("it needs to know" in why for why in attack.misfits(observation))
+        assert any("it needs to know" in why for why in attack.incompatibilities(observation))
         return
-    assert attack.misfits(observation) == []
+    assert attack.incompatibilities(observation) == []
     check_usable(attack(observation), 1)
 
 
@@ -300,7 +301,7 @@ def test_updates_of_any_size_are_borne(
     victim = victim_of(attack, observe, digits, [3])
     knowledge = victim.observation.knowledge
     if known is not None and CASES[attack.name].against is None:
-        knowledge = dataclasses.replace(knowledge, defense=known.spec)
+        knowledge = dataclasses.replace(knowledge, defense=known)
     scaled = victim.observation.update.map(lambda name, tensor: tensor * factor)
     check_usable(attack(Observation(victim.observation.model, scaled, knowledge)), 1)
 
@@ -412,6 +413,7 @@ def test_an_attack_says_what_it_is(attack: Attack) -> None:
     assert attack.summary
     assert attack.paper
     assert attack.needs
-    assert attack.adapts_to <= set(DEFENSES.names())
+    assert attack.uses <= set(Capability)
+    assert not attack.only_adaptive or any(attack.knows(defense()) for defense in DEFENSES)
     changed = attack.alter(model(CASES[attack.name].fits)) is not model(CASES[attack.name].fits)
     assert changed == (attack.altered_model is not None)

@@ -10,10 +10,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from keyhole.attacks import noise
-from keyhole.attacks.noise import Noise, joined, projection, read
+from keyhole.attacks.noise import merge_rows, merge_updates
 from keyhole.data import load
-from keyhole.defenses import DEFENSES, ClientSide, Defense
+from keyhole.defenses import DEFENSES, Capability, ClientSide, Defense, Noise
+from keyhole.defenses.noise_model import projection
 from keyhole.defenses.spectra import high_bins
 from keyhole.models import build
 from keyhole.seeds import generator
@@ -52,7 +52,7 @@ def seen(
         classes=10,
         mean=data.mean,
         std=data.std,
-        defense=defense.spec if told else None,
+        defense=defense if told else None,
         rounds=times,
     )
     return Server(model).receive(updates[0], knowledge, earlier=updates[1:])
@@ -69,7 +69,9 @@ def truth(clean: Update, observation: Observation) -> dict[str, set[int]]:
 
 
 def test_who_is_not_told_believes_in_no_noise(model: nn.Module, clean: Update) -> None:
-    gradient, beliefs = read(seen(model, clean, DEFENSES.parse("tip(beta=0.1)"), told=False))
+    gradient, beliefs = merge_updates(
+        seen(model, clean, DEFENSES.parse("tip(beta=0.1)"), told=False)
+    )
     assert not beliefs
     assert set(gradient) == set(clean.gradient())
 
@@ -77,7 +79,7 @@ def test_who_is_not_told_believes_in_no_noise(model: nn.Module, clean: Update) -
 @pytest.mark.parametrize("text", ["tip(beta=0.1)", "tip(beta=0.0057, ratio=0.3)", "tip(epsilon=1)"])
 def test_the_rows_with_tips_noise_stand_out(model: nn.Module, clean: Update, text: str) -> None:
     observation = seen(model, clean, DEFENSES.parse(text))
-    _, beliefs = read(observation)
+    _, beliefs = merge_updates(observation)
     believed = {n: set(b.variance.nonzero().flatten().tolist()) for n, b in beliefs.items()}
     assert believed == truth(clean, observation)
     for name, belief in beliefs.items():
@@ -88,7 +90,7 @@ def test_the_rows_with_tips_noise_stand_out(model: nn.Module, clean: Update, tex
 
 def test_the_noise_believed_in_is_as_strong_as_that_added(model: nn.Module, clean: Update) -> None:
     observation = seen(model, clean, DEFENSES.parse("tip(beta=0.05)"))
-    gradient, beliefs = read(observation)
+    gradient, beliefs = merge_updates(observation)
     for name, belief in beliefs.items():
         added = gradient[name] - clean.gradient()[name]
         noisy = belief.variance > 0
@@ -100,7 +102,7 @@ def test_the_noise_believed_in_is_as_strong_as_that_added(model: nn.Module, clea
 def test_agps_spared_rows_are_the_quiet_ones(model: nn.Module, clean: Update) -> None:
     defense = DEFENSES.parse("agp(sigma=0.01)")
     observation = seen(model, clean, defense)
-    gradient, beliefs = read(observation)
+    gradient, beliefs = merge_updates(observation)
     for name, belief in beliefs.items():
         added = gradient[name] - clean.gradient()[name]
         if added.dim() < 4 or added[0].numel() < 500:
@@ -111,7 +113,7 @@ def test_agps_spared_rows_are_the_quiet_ones(model: nn.Module, clean: Update) ->
 
 @pytest.mark.parametrize("text", ["dp(sigma=0.02)", "gaussian(sigma=0.02)"])
 def test_noise_on_all_is_believed_to_be_on_all(model: nn.Module, clean: Update, text: str) -> None:
-    _, beliefs = read(seen(model, clean, DEFENSES.parse(text)))
+    _, beliefs = merge_updates(seen(model, clean, DEFENSES.parse(text)))
     assert set(beliefs) == {name for name, _ in model.named_parameters()}
     assert all(bool((b.variance == (0.02 / 0.004) ** 2).all()) for b in beliefs.values())
 
@@ -134,7 +136,7 @@ def test_what_was_clean_once_is_taken_from_then() -> None:
     first[2] += 2
     second[2] -= 2
     beliefs = [Noise(torch.tensor(v)) for v in ([81.0, 0.0, 4.0], [0.0, 81.0, 4.0])]
-    merged, left = joined([first, second], beliefs)
+    merged, left = merge_rows([first, second], beliefs)
     torch.testing.assert_close(merged, truth)
     assert left.variance.tolist() == [0.0, 0.0, 2.0]
 
@@ -143,7 +145,7 @@ def test_many_looks_wear_the_noise_down(model: nn.Module, clean: Update) -> None
     defense = DEFENSES.parse("tip(beta=0.1)")
     errors: list[float] = []
     for times in (1, 16):
-        gradient, _ = read(seen(model, clean, defense, times=times))
+        gradient, _ = merge_updates(seen(model, clean, defense, times=times))
         wrong = [(gradient[n] - g).norm() for n, g in clean.gradient().items() if n in gradient]
         errors.append(float(torch.stack(wrong).norm()))
     assert errors[1] == pytest.approx(errors[0] / 4, rel=0.1)
@@ -164,14 +166,15 @@ def test_every_defense_with_noise_on_updates_is_known() -> None:
     def doors(names: Sequence[str]) -> set[str]:
         return {n for n in names if type(DEFENSES[n]()).on_update is not Defense.on_update}
 
-    silent = {"pruning", "dpsgd", "none"}
-    assert doors([d.name for d in DEFENSES]) - silent <= noise.KNOWN
+    silent = {"pruning", "none"}
+    known = {d.name for d in DEFENSES if Capability.NOISE in d().declares}
+    assert doors([d.name for d in DEFENSES]) - silent <= known
 
 
 def test_a_layer_that_was_not_reported_is_passed_over(model: nn.Module, clean: Update) -> None:
     observation = seen(model, clean, DEFENSES.parse("tip(beta=0.1)"))
     kept = {n: t for n, t in observation.update.change.items() if "layer4" not in n}
     fewer = dataclasses.replace(observation.update, change=kept)
-    _, beliefs = read(dataclasses.replace(observation, update=fewer))
+    _, beliefs = merge_updates(dataclasses.replace(observation, update=fewer))
     assert beliefs
     assert not any("layer4" in name for name in beliefs)

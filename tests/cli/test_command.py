@@ -31,7 +31,7 @@ def test_summaries_are_told_whole(keyhole, monkeypatch, columns):
     assert code == 0
     assert "..." not in out.partition("Commands:")[2]
     assert max(len(line) for line in out.splitlines()) <= int(columns)
-    assert "pieces that have results are not run again." in " ".join(out.split())
+    assert "one experiment after another, and run none that has a result." in " ".join(out.split())
 
 
 @pytest.mark.parametrize("command", COMMANDS)

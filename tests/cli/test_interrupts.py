@@ -64,13 +64,17 @@ def test_an_attack_saves_where_it_stands_and_goes_on_to_the_same_bits(
     keyhole: Keyhole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        looks = press_after(patched, "keyhole.audit.bench:AuditBench", "watch", calls=3)
+        looks = press_after(
+            patched, "keyhole.auditing.store_checkpointer:StoreCheckpointer", "watch", calls=3
+        )
         interrupted(keyhole, *AUDIT, *SHORT)
         assert len(looks) == 3, "the attack ends at the look at which it was interrupted"
     assert [path.suffix for path in Path("run/states").iterdir()] == [".safetensors"]
     assert not list(Path("run").rglob(".*"))
     with monkeypatch.context() as patched:
-        looks = press_after(patched, "keyhole.audit.bench:AuditBench", "watch", calls=-1)
+        looks = press_after(
+            patched, "keyhole.auditing.store_checkpointer:StoreCheckpointer", "watch", calls=-1
+        )
         code, out, _ = keyhole(*AUDIT, *SHORT, "--json")
         assert looks[0][1] == 100, "taken up where it was stopped"
     whole = keyhole(*AUDIT, *SHORT[:-1], "whole", "--json")[1]
@@ -82,7 +86,7 @@ def test_a_client_that_trains_can_be_interrupted(
     keyhole: Keyhole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        press_after(patched, "keyhole.audit.run", "observe", calls=1)
+        press_after(patched, "keyhole.auditing.run", "observe", calls=1)
         interrupted(keyhole, *AUDIT, *SHORT)
     assert keyhole(*AUDIT, *SHORT)[0] == 0
 
@@ -92,7 +96,7 @@ def test_a_training_goes_on_after_its_last_round(
 ) -> None:
     command = ("train", "--data", "digits", "--clients", "3", "--rounds", "3", "--images", "20")
     with monkeypatch.context() as patched:
-        press_after(patched, "keyhole.federation.run:TrainingFolder", "keep", calls=2)
+        press_after(patched, "keyhole.federation.run:TrainingFolder", "save_round", calls=2)
         interrupted(keyhole, *command, "--out", "run")
     out = json.loads(keyhole(*command, "--out", "run", "--json")[1])
     whole = json.loads(keyhole(*command, "--out", "whole", "--json")[1])
@@ -108,7 +112,7 @@ def test_shuffling_goes_on_with_the_next_picture(
         Image.new("RGB", (16, 16), (number, 9, 9)).save(tmp_path / "photos" / f"{number}.png")
     command = ("obfuscate", "photos", "out", "--key-file", "key", "--epochs", "1", "--jobs", "1")
     with monkeypatch.context() as patched:
-        press_after(patched, "keyhole.federation.collection.node", "add_to_manifest", calls=2)
+        press_after(patched, "keyhole.obfuscation.node", "append_to_manifest", calls=2)
         interrupted(keyhole, *command)
     code, out, _ = keyhole(*command, "--json")
     assert code == 0
@@ -117,7 +121,7 @@ def test_shuffling_goes_on_with_the_next_picture(
 
 def test_a_study_can_be_interrupted(keyhole: Keyhole, monkeypatch: pytest.MonkeyPatch) -> None:
     command = ("study", "tip-theorem", "--results", "results", "--runs", "runs")
-    press_after(monkeypatch, "keyhole.studies.base", "read_result", calls=1)
+    press_after(monkeypatch, "keyhole_studies.base", "read_result", calls=1)
     interrupted(keyhole, *command)
     assert not Path("results").exists()
 
@@ -125,13 +129,13 @@ def test_a_study_can_be_interrupted(keyhole: Keyhole, monkeypatch: pytest.Monkey
 def test_what_cannot_be_continued_does_not_say_so(
     keyhole: Keyhole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    press_after(monkeypatch, "keyhole.cli.listing", "catalogue", calls=1)
+    press_after(monkeypatch, "keyhole.report.catalogue", "catalogue", calls=1)
     code, _, err = keyhole("list")
     assert (code, err) == (130, "keyhole: interrupted\n")
 
 
 def test_with_json_an_object_says_so(keyhole: Keyhole, monkeypatch: pytest.MonkeyPatch) -> None:
-    press_after(monkeypatch, "keyhole.audit.run", "observe", calls=1)
+    press_after(monkeypatch, "keyhole.auditing.run", "observe", calls=1)
     code, out, _ = keyhole(*AUDIT, *SHORT, "--json")
     assert (code, json.loads(out)) == (130, {"error": SAYS.removeprefix("keyhole: ")})
 

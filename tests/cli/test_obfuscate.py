@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from keyhole.data.versions import MANIFEST
-from keyhole.federation.collection import obfuscate, restore
+from keyhole.obfuscation import obfuscate, restore
 
 Command = Callable[..., tuple[int, str, str]]
 MANY, EPOCHS = 60, 3
@@ -96,7 +96,7 @@ def test_a_line_that_is_missing_from_the_record_is_counted(
     code, out, err = keyhole("obfuscate", "out", "back", "--restore", "--key-file", "key")
     assert code == 1
     assert out.startswith("3 of 4 images restored (")
-    assert "keyhole: the record was changed since it was written: 1 line missing\n" in err
+    assert "keyhole: the manifest was changed since it was written: 1 line missing\n" in err
 
 
 def test_what_cannot_be_used_is_named_and_the_rest_is_done(
@@ -116,7 +116,7 @@ def test_what_cannot_be_used_is_named_and_the_rest_is_done(
     code, out, _ = keyhole(*command, "--json")
     found = json.loads(out)
     assert (code, found["done"], found["were_there"], len(found["left_out"])) == (1, 0, 4, 12)
-    assert "it is CMYK, which PNG does not hold" in found["left_out"][-1]["why"]
+    assert "it is CMYK, which PNG cannot hold" in found["left_out"][-1]["why"]
 
 
 def test_a_key_that_others_can_read_is_remarked_on(keyhole: Command, photos: Path) -> None:
@@ -130,13 +130,19 @@ def test_a_key_that_others_can_read_is_remarked_on(keyhole: Command, photos: Pat
     ("arguments", "words"),
     [
         (["photos", "out", "--key-file", "key"], "pass --epochs"),
-        (["photos", "out", "--key-file", "key", "--epochs", "0"], "epochs: every picture"),
+        (["photos", "out", "--key-file", "key", "--epochs", "0"], "epochs: every image"),
         (["photos", "out", "--key-file", "key", "--epochs", "1", "--jobs", "0"], "jobs"),
         (["photos", "out", "--key-file", "key", "--epochs", "1", "--channels", "up"], "channels"),
         (["nowhere", "out", "--key-file", "key", "--epochs", "1"], "not a folder of images"),
-        (["photos", "photos", "--key-file", "key", "--epochs", "1"], "folders apart"),
-        (["photos", "photos/out", "--key-file", "key", "--epochs", "1"], "folders apart"),
-        (["photos/cat", "photos", "--key-file", "key", "--epochs", "1"], "folders apart"),
+        (["photos", "photos", "--key-file", "key", "--epochs", "1"], "must be separate folders"),
+        (
+            ["photos", "photos/out", "--key-file", "key", "--epochs", "1"],
+            "must be separate folders",
+        ),
+        (
+            ["photos/cat", "photos", "--key-file", "key", "--epochs", "1"],
+            "must be separate folders",
+        ),
         (["photos", "out", "--key-file", "photos/key", "--epochs", "1"], "travel with them"),
         (["photos", "out", "--key-file", "out/key", "--epochs", "1"], "travel with them"),
         (["photos", "out", "--key-file", "empty", "--epochs", "1"], "holds no key"),
@@ -228,10 +234,10 @@ def test_killed_for_good_it_goes_on_and_restores_every_pixel(tmp_path: Path) -> 
     assert alive(workers) == []
     key, out = tmp_path / "key", tmp_path / "out"
     work = obfuscate(tmp_path / "photos", out, epochs=EPOCHS, key_file=key, jobs=2)
-    assert (work.done + work.were_there, work.key_made) == (MANY, False)
-    assert work.were_there == written
+    assert (work.done + work.already_done, work.key_created) == (MANY, False)
+    assert work.already_done == written
     work = restore(out, tmp_path / "back", key_file=key, jobs=1)
-    assert (work.done, work.left_out) == (MANY, ())
+    assert (work.done, work.skipped) == (MANY, ())
     for file in (tmp_path / "photos").iterdir():
         original, back = np.asarray(Image.open(file)), Image.open(tmp_path / "back" / file.name)
         assert np.array_equal(np.asarray(back), original)

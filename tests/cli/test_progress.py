@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from keyhole.cli import progress
-from keyhole.cli.progress import Bar, in_a_line, lines_for, rows
+from keyhole.cli.progress import Bar, format_line, print_lines, rows
 
 
 class Clock:
@@ -105,7 +105,7 @@ def test_the_next_piece_begins_at_nought(clock):
 
 
 def test_a_log_gets_one_line_with_all_that_matters(bar):
-    line = in_a_line(bar)
+    line = format_line(bar)
     assert "10 of 40 done; iteration 100 of 3000; 0:04:50 left" in line
     assert line.startswith("keyhole: ig(iterations=3000")
 
@@ -113,13 +113,13 @@ def test_a_log_gets_one_line_with_all_that_matters(bar):
 def test_without_a_terminal_a_line_comes_at_regular_times(bar, monkeypatch, capsys):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.02)
     before = set(threading.enumerate())
-    with lines_for(bar):
+    with print_lines(bar):
         deadline = time.monotonic() + 10
         err = ""
         while err.count("\n") < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
             err += capsys.readouterr().err
-    assert set(err.splitlines()) == {in_a_line(bar)}
+    assert set(err.splitlines()) == {format_line(bar)}
     assert set(threading.enumerate()) == before
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keyhole.data import SOURCES, ImageSet, denormalise, load, parse_size
-from keyhole.data.image_set import from_array, resized
+from keyhole.data.image_set import array_reader, resize
 from keyhole.errors import BadValue, DataMissing, UnknownName
 
 digits = load("digits")
@@ -34,8 +34,8 @@ def test_each_channel_is_normalised_by_its_own_mean_and_std() -> None:
 
 
 def test_a_set_can_be_given_another_normalisation() -> None:
-    assert photos.normalised_by(0.5, (0.1, 0.2, 0.3)).std == (0.1, 0.2, 0.3)
-    assert photos.normalised_by([0.5], 0.25).mean == (0.5, 0.5, 0.5)
+    assert photos.with_normalisation(0.5, (0.1, 0.2, 0.3)).std == (0.1, 0.2, 0.3)
+    assert photos.with_normalisation([0.5], 0.25).mean == (0.5, 0.5, 0.5)
     assert torch.equal(
         load("digits", mean=0, std=1).normalise(digits.images([3])), digits.images([3])
     )
@@ -53,7 +53,7 @@ def test_a_set_can_be_given_another_normalisation() -> None:
 )
 def test_a_normalisation_that_does_not_fit_is_refused(mean: Any, std: Any, words: str) -> None:
     with pytest.raises(BadValue, match=words):
-        photos.normalised_by(mean, std)
+        photos.with_normalisation(mean, std)
 
 
 @pytest.mark.parametrize("data", [digits, photos, load("faces")], ids=lambda d: d.name)
@@ -105,18 +105,18 @@ def test_what_is_no_size_is_refused(text: Any) -> None:
 def test_resizing_keeps_the_middle() -> None:
     wide = torch.zeros(1, 1, 10, 30, dtype=torch.uint8)
     wide[..., 10:20] = 200
-    assert (resized(wide, (10, 10)) == 200).all()
+    assert (resize(wide, (10, 10)) == 200).all()
 
 
 def test_a_picture_of_the_right_size_is_left_alone() -> None:
     image = torch.randint(0, 256, (1, 3, 9, 7), dtype=torch.uint8)
-    assert resized(image, (9, 7)) is image
+    assert resize(image, (9, 7)) is image
 
 
 @pytest.mark.parametrize("channels", [(), (3,)])
 def test_arrays_are_read_by_index(channels: tuple[int, ...]) -> None:
     array = np.random.default_rng(0).integers(0, 256, (4, 5, 6, *channels), dtype=np.uint8)
-    read = from_array(array, None)([3, 1])
+    read = array_reader(array, None)([3, 1])
     expected = array[[3, 1]] if channels else array[[3, 1], ..., None]
     assert np.array_equal(read.permute(0, 2, 3, 1).numpy(), expected)
 

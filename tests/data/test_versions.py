@@ -10,10 +10,10 @@ from PIL import Image
 from keyhole.data import load
 from keyhole.data.versions import (
     MANIFEST,
-    About,
+    ImageEntry,
     Manifest,
-    Picture,
-    add_to_manifest,
+    ManifestHeader,
+    append_to_manifest,
     epoch_folder,
     read_manifest,
     version_name,
@@ -21,15 +21,15 @@ from keyhole.data.versions import (
 )
 from keyhole.errors import DataMissing
 
-ABOUT = About(made_by="something", key_check="00ff", complete=True)
+HEADER = ManifestHeader(made_by="something", key_check="00ff", complete=True)
 
 
-def picture(source: str, versions: int = 2, mode: str = "RGB", side: int = 8) -> Picture:
+def picture(source: str, versions: int = 2, mode: str = "RGB", side: int = 8) -> ImageEntry:
     lengths = tuple(range(1, versions + 1))
-    return Picture(source, mode, (side, side), "aa", "bb", "cc", lengths)
+    return ImageEntry(source, mode, (side, side), "aa", "bb", "cc", lengths)
 
 
-def folder(root: Path, *pictures: Picture, about: About = ABOUT) -> Path:
+def folder(root: Path, *pictures: ImageEntry, about: ManifestHeader = HEADER) -> Path:
     """Versions whose grey level is ten times their number, plus the picture's."""
     for number, one in enumerate(pictures):
         for version in range(1, len(one.lengths) + 1):
@@ -100,7 +100,7 @@ def test_pictures_of_several_sizes_need_a_size(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_folder_is_not_trained_on(tmp_path: Path) -> None:
-    folder(tmp_path, picture("a.png"), about=About("something", "00", complete=False))
+    folder(tmp_path, picture("a.png"), about=ManifestHeader("something", "00", complete=False))
     with pytest.raises(DataMissing, match="is not finished"):
         load(str(tmp_path))
 
@@ -122,10 +122,10 @@ def test_a_version_that_is_gone_is_named(tmp_path: Path) -> None:
 def test_the_record_holds_any_name_and_the_later_line_counts(tmp_path: Path) -> None:
     odd = os.fsdecode(b"dog/\xff\n \xc3\xa4.png")
     folder(tmp_path, picture("a.png"))
-    add_to_manifest(tmp_path, [picture(odd), picture("a.png", 5)])
+    append_to_manifest(tmp_path, [picture(odd), picture("a.png", 5)])
     found = read_manifest(tmp_path)
-    assert found.about == ABOUT
-    assert found.pictures == {odd: picture(odd), "a.png": picture("a.png", 5)}
+    assert found.header == HEADER
+    assert found.images == {odd: picture(odd), "a.png": picture("a.png", 5)}
     assert found.epochs == 5
     write_manifest(tmp_path, found)
     assert read_manifest(tmp_path) == found
@@ -136,7 +136,7 @@ def test_a_line_that_was_being_written_does_not_count(tmp_path: Path) -> None:
     folder(tmp_path, picture("a.png"), picture("b.png"))
     whole = (tmp_path / MANIFEST).read_text()
     (tmp_path / MANIFEST).write_text(whole[:-1])
-    assert set(read_manifest(tmp_path).pictures) == {"a.png"}
+    assert set(read_manifest(tmp_path).images) == {"a.png"}
 
 
 @pytest.mark.parametrize(

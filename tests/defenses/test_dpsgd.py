@@ -15,11 +15,12 @@ from torch.nn import functional as F
 from keyhole.data import load
 from keyhole.defenses import ClientSide, DpSgd, Dropout
 from keyhole.defenses.base import Memory, Telemetry
-from keyhole.defenses.dpsgd import account, private
+from keyhole.defenses.dpsgd import record_step
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining, defended_update
 from keyhole.models import build
-from keyhole.models.dropout_sites import Driven, Record
+from keyhole.models.dropout_sites import FixedMasks, MaskRecorder
+from keyhole.models.private import make_private
 from keyhole.seeds import generator
 from keyhole.update import Update
 
@@ -149,16 +150,16 @@ def dropping() -> list[nn.Module]:
 
 def test_every_image_keeps_the_dropout_masks_that_the_client_recorded() -> None:
     for model in dropping():
-        record = Record()
+        record = MaskRecorder()
         record.begin()
         with record:
             found = step(model, DpSgd(noise=0, clip=1e6))
-        with Driven(record.masks[0]) as replay:
+        with FixedMasks(record.masks[0]) as replay:
             replay.begin()
             loss = F.cross_entropy(model(inputs), labels)
         expected = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
         assert record.masks[0]
-        assert len(record.masks[0]) == replay.reached
+        assert len(record.masks[0]) == replay.next_site
         assert torch.allclose(flat(found), flat(list(expected)), rtol=1e-4, atol=1e-6)
 
 
@@ -306,7 +307,7 @@ def test_the_update_door_changes_nothing() -> None:
 def test_batch_norm_does_not_fit_and_opacus_puts_it_right() -> None:
     pytest.importorskip("opacus")
     model = build("resnet18", classes=10, channels=3, image_size=16)
-    reasons = DpSgd().misfits(model.eval())
+    reasons = DpSgd().incompatibilities(model.eval())
     assert len(reasons) == 2
     assert reasons[0].startswith("BatchNorm cannot support")
     assert "GroupNorm" in reasons[1]
@@ -314,8 +315,8 @@ def test_batch_norm_does_not_fit_and_opacus_puts_it_right() -> None:
     assert all(len(r) < 160 and "\n" not in r for r in reasons)
     with pytest.raises(DoesNotFit, match="BatchNorm"):
         DpSgd().on_model(model)
-    fixed = private(model)
-    assert DpSgd().misfits(fixed) == []
+    fixed = make_private(model)
+    assert DpSgd().incompatibilities(fixed) == []
     assert not any(isinstance(m, nn.BatchNorm2d) for m in fixed.modules())
     assert any(isinstance(m, nn.BatchNorm2d) for m in model.modules())
     assert not any(m.training for m in fixed.modules())
@@ -328,9 +329,9 @@ def test_batch_norm_does_not_fit_and_opacus_puts_it_right() -> None:
 def test_attention_needs_no_replacement(training: bool) -> None:
     pytest.importorskip("opacus")
     model = Attentive(p=0.0).train(training)
-    assert DpSgd().misfits(model) == []
-    assert isinstance(private(model).attention, nn.MultiheadAttention)
-    assert all(p.requires_grad for p in private(model).parameters())
+    assert DpSgd().incompatibilities(model) == []
+    assert isinstance(make_private(model).attention, nn.MultiheadAttention)
+    assert all(p.requires_grad for p in make_private(model).parameters())
     loss = F.cross_entropy(model(inputs), labels)
     expected = torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True)
     found = step(model, DpSgd(noise=0, clip=1e6))
@@ -346,7 +347,7 @@ def test_what_opacus_cannot_replace_is_said_without_a_promise() -> None:
             self.register_buffer("seen", torch.zeros(3))
 
     model = nn.Sequential(nn.Flatten(), Own(), Own())
-    (reason,) = DpSgd().misfits(model)
+    (reason,) = DpSgd().incompatibilities(model)
     assert "1:Own" in reason
     assert "private" not in reason
 
@@ -362,7 +363,7 @@ def test_a_network_that_cannot_take_single_images_is_refused_in_one_line() -> No
 def test_the_built_in_models_fit_though_frozen(name: str) -> None:
     pytest.importorskip("opacus")
     model = built(name).eval().requires_grad_(False)
-    assert DpSgd().misfits(model) == []
+    assert DpSgd().incompatibilities(model) == []
     assert DpSgd().on_model(model) is model
     assert not any(p.requires_grad for p in model.parameters())
 
@@ -370,11 +371,13 @@ def test_the_built_in_models_fit_though_frozen(name: str) -> None:
 def test_without_opacus_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus", None)
     model = built("lenet")
-    assert DpSgd().misfits(model) == ["Opacus is not installed: pip install 'keyhole[dp]'"]
+    assert DpSgd().incompatibilities(model) == [
+        "Opacus is not installed: pip install 'keyhole[dp]'"
+    ]
     for call in (
         lambda: DpSgd().on_model(model),
         lambda: DpSgd().on_step(model, inputs, labels),
-        lambda: private(model),
+        lambda: make_private(model),
     ):
         with pytest.raises(DoesNotFit, match=r"keyhole\[dp\]"):
             call()
@@ -383,8 +386,8 @@ def test_without_opacus_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
 def test_a_history_read_from_json_goes_on() -> None:
     pytest.importorskip("opacus")
     memory: Memory = {"dpsgd": json.loads("[[1.0, 0.5, 3]]"), "other": 1}
-    account(memory, 1.0, 0.5)
-    account(memory, 2.0, 0.5)
+    record_step(memory, 1.0, 0.5)
+    record_step(memory, 2.0, 0.5)
     assert memory == {"dpsgd": [[1.0, 0.5, 4], [2.0, 0.5, 1]], "other": 1}
 
 

@@ -103,7 +103,7 @@ def test_weights_stay_as_they_were() -> None:
 def test_a_model_without_dropout_is_refused_with_a_reason(make: Callable[[], nn.Module]) -> None:
     with pytest.raises(DoesNotFit, match=r"'dropout' does not fit the model: it has no dropout"):
         Dropout().on_model(make())
-    assert "add nn.Dropout(0.0)" in Dropout().misfits(make())[0]
+    assert "add nn.Dropout(0.0)" in Dropout().incompatibilities(make())[0]
 
 
 @pytest.mark.parametrize("p", [1, -0.1, float("nan")])

@@ -94,7 +94,7 @@ def test_the_seed_decides_what_the_server_sees(
 
 @pytest.mark.parametrize("defense", EVERY, ids=str)
 def test_names_shapes_and_types_stay(model: nn.Module, defense: Defense) -> None:
-    own = dict(defense.prepared(model).named_parameters())
+    own = dict(defense.prepare_model(model).named_parameters())
     seen = updated(model, defense).change
     assert {n: (t.shape, t.dtype) for n, t in seen.items()} == {
         n: (t.shape, t.dtype) for n, t in own.items()
@@ -116,9 +116,9 @@ def test_the_model_and_the_images_are_left_alone(model: nn.Module, defense: Defe
 @pytest.mark.parametrize("defense", EVERY, ids=str)
 def test_a_prepared_model_holds_the_given_ones_weights(model: nn.Module, defense: Defense) -> None:
     before = copy.deepcopy(model.state_dict())
-    prepared = defense.prepared(model)
+    prepared = defense.prepare_model(model)
     assert all(torch.equal(prepared.state_dict()[n], t) for n, t in before.items())
-    assert defense.prepared(prepared) is prepared
+    assert defense.prepare_model(prepared) is prepared
     assert set(updated(prepared, defense).change) == set(updated(model, defense).change)
 
 

@@ -2,14 +2,14 @@ from __future__ import annotations
 
 import torch
 
-from keyhole.defenses.guidance import is_gradient, one_a_class
+from keyhole.defenses.guidance import is_gradient, pick_one_per_class
 from keyhole.seeds import generator
 from keyhole.update import Update
 
 
 def test_one_sample_of_each_class_every_one_as_likely() -> None:
     labels = torch.tensor([5, 1, 5, 5, 9])
-    draws = [one_a_class(labels, generator(seed)).tolist() for seed in range(600)]
+    draws = [pick_one_per_class(labels, generator(seed)).tolist() for seed in range(600)]
     assert {len(d) for d in draws} == {3}
     assert {d[0] for d in draws} == {1}
     assert {d[2] for d in draws} == {4}

@@ -20,9 +20,9 @@ from keyhole.defenses import DEFENSES, Mjp
 from keyhole.errors import BadValue, DoesNotFit, UnknownName
 from keyhole.federation import LocalTraining, TrainingPlan, defended_update, train
 from keyhole.models import build
-from keyhole.models.dropout_sites import Record
+from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.models.jigsaw import Jigsaw
-from keyhole.models.puzzle import Rules
+from keyhole.models.puzzle import PuzzleRules
 from keyhole.seeds import generator
 from keyhole.update import Update, read_safetensors
 
@@ -57,7 +57,7 @@ def updated(
     training: LocalTraining | None = None,
 ) -> tuple[Update, tuple[Tensor, ...], dict[str, Any]]:
     """A client's update, its masks and what the defense reports."""
-    data, record = digits(), Record()
+    data, record = digits(), MaskRecorder()
     update, telemetry = defended_update(
         model,
         data.images(indices),
@@ -66,9 +66,9 @@ def updated(
         defense=defense,
         generator=generator(seed),
         training=training,
-        record=record,
+        mask_recorder=record,
     )
-    return update, record.by_site(), telemetry
+    return update, record.masks_by_site(), telemetry
 
 
 @pytest.mark.parametrize(
@@ -86,11 +86,11 @@ def updated(
 def test_networks_without_positions_are_pointed_to_the_level_of_images(
     make: Any, reason: str
 ) -> None:
-    (why,) = Mjp().misfits(make())
+    (why,) = Mjp().incompatibilities(make())
     assert why.startswith(reason)
     assert why.endswith("; mjp(level='image') shuffles the image itself")
-    assert Mjp(level="image").misfits(make()) == []
-    for refused in (Mjp().validate, Mjp().prepared, Mjp().on_model):
+    assert Mjp(level="image").incompatibilities(make()) == []
+    for refused in (Mjp().validate, Mjp().prepare_model, Mjp().on_model):
         with pytest.raises(DoesNotFit, match="defense 'mjp' does not fit the model") as raised:
             refused(make())
         assert "\n" not in str(raised.value)
@@ -111,7 +111,9 @@ def test_patches_out_of_order_are_no_puzzle() -> None:
                 (self.stem(patches.flatten(3).flatten(1, 2)) + self.where).tanh().mean(1)
             )
 
-    assert Mjp().misfits(ByColumns())[0].startswith("its patches do not make a regular grid")
+    assert (
+        Mjp().incompatibilities(ByColumns())[0].startswith("its patches do not make a regular grid")
+    )
 
 
 SMALL = {"num_classes": 3, "image_size": 16, "patch_size": 4, "num_heads": 2}
@@ -131,14 +133,14 @@ VITS: dict[str, Callable[[], nn.Module]] = {
 def test_vits_of_any_library_fit(make: Callable[[], nn.Module]) -> None:
     """Torchvision's head starts at zero, which does not hide where its positions are."""
     model = make()
-    assert HALF.misfits(model) == []
-    prepared: Any = HALF.prepared(model).train()
-    assert prepared.puzzle.rules == Rules(0.5, (4, 4))
+    assert HALF.incompatibilities(model) == []
+    prepared: Any = HALF.prepare_model(model).train()
+    assert prepared.puzzle.rules == PuzzleRules(0.5, (4, 4))
     named = list(prepared.named_modules())
     nn.init.normal_(
         [m for n, m in named if isinstance(m, nn.Linear) and "puzzle" not in n][-1].weight
     )
-    record = Record()
+    record = MaskRecorder()
     record.begin()
     with record:
         found = HALF.on_step(prepared, torch.randn(1, 3, 16, 16), torch.tensor([1]))
@@ -146,16 +148,16 @@ def test_vits_of_any_library_fit(make: Callable[[], nn.Module]) -> None:
     names = [name for name, _ in prepared.named_parameters()]
     gradient = dict(zip(names, found, strict=True))[prepared.puzzle.embedding.position]
     rows = gradient.flatten(0, -2)[prepared.puzzle.embedding.offset :]
-    assert torch.equal(rows.any(1), record.by_site()[0][0])
+    assert torch.equal(rows.any(1), record.masks_by_site()[0][0])
 
 
 def test_images_are_shuffled_before_any_network() -> None:
     defense = Mjp(level="image", gamma=0.5, patch=4)
     model = build("resnet18", classes=10, channels=1, image_size=16)
-    prepared = defense.prepared(model)
+    prepared = defense.prepare_model(model)
     assert isinstance(prepared, Jigsaw)
     assert set(prepared.state_dict()) == set(model.state_dict())
-    assert prepared.puzzle.rules == Rules(0.5, (4, 4))
+    assert prepared.puzzle.rules == PuzzleRules(0.5, (4, 4))
     plain, _, _ = updated(model, replace(defense, gamma=0), [1, 2])
     shuffled, masks, _ = updated(model, defense, [1, 2])
     assert masks == ()
@@ -217,7 +219,7 @@ def test_shares_of_less_than_a_patch_are_a_caveat() -> None:
 @pytest.mark.parametrize("per", ["image", "batch"])
 def test_a_step_is_the_gradient_of_both_losses(dal: Any, per: Any) -> None:
     defense = Mjp(gamma=0.5, dal=dal, per=per, dal_weight=0.7)
-    model: Any = defense.prepared(vit()).train()
+    model: Any = defense.prepare_model(vit()).train()
     images, labels = digits().normalise(digits().images([1, 2, 3])), digits().labels[[1, 2, 3]]
     own = copy.deepcopy(model)
     torch.manual_seed(9)
@@ -235,7 +237,7 @@ def test_a_step_is_the_gradient_of_both_losses(dal: Any, per: Any) -> None:
 def test_without_a_localiser_the_step_is_the_plain_one() -> None:
     defense = Mjp(gamma=0.5, dal="none")
     images, labels = digits().normalise(digits().images([1])), digits().labels[[1]]
-    assert defense.on_step(defense.prepared(vit()), images, labels) is None
+    assert defense.on_step(defense.prepare_model(vit()), images, labels) is None
     assert HALF.on_step(vit(), images, labels) is None  # nobody prepared this model
 
 
@@ -250,8 +252,8 @@ def test_the_weight_of_localisation_counts() -> None:
 def test_a_model_is_prepared_once_and_never_changed() -> None:
     model = copy.deepcopy(vit())
     before, kind = copy.deepcopy(model.state_dict()), type(model)
-    prepared = HALF.prepared(model)
-    assert HALF.prepared(prepared) is prepared
+    prepared = HALF.prepare_model(model)
+    assert HALF.prepare_model(prepared) is prepared
     made = HALF.on_model(prepared)
     assert made is not prepared
     with torch.no_grad():
@@ -264,14 +266,14 @@ def test_a_model_is_prepared_once_and_never_changed() -> None:
 
 
 def test_server_and_clients_prepare_the_same_model() -> None:
-    one, other = (HALF.prepared(vit()).state_dict() for _ in range(2))
+    one, other = (HALF.prepare_model(vit()).state_dict() for _ in range(2))
     assert all(torch.equal(other[n], t) for n, t in one.items())
 
 
 def test_the_settings_reach_the_puzzle() -> None:
     defense = Mjp(gamma=0.3, per="batch", share=0.5, jigsaw="pixels", positions="own", dal="ln")
-    board = defense.prepared(vit()).puzzle
-    assert board.rules == Rules(0.3, (4, 4), alike=True, pixels=True, share=0.5)
+    board = defense.prepare_model(vit()).puzzle
+    assert board.rules == PuzzleRules(0.3, (4, 4), alike=True, pixels=True, share=0.5)
     assert (board.positions, board.localiser) == ("own", "ln")
 
 
@@ -361,15 +363,15 @@ def test_a_later_federation_starts_from_what_was_learnt(tmp_path: Path) -> None:
 
 def test_a_prepared_model_follows_the_rules_of_another_strength() -> None:
     plain = build("vit-small", classes=10, channels=1, image_size=16)
-    weak = Mjp(gamma=0.1).prepared(plain)
-    assert Mjp(gamma=0.1).prepared(weak) is weak
-    strong = Mjp(gamma=0.9).prepared(weak)
+    weak = Mjp(gamma=0.1).prepare_model(plain)
+    assert Mjp(gamma=0.1).prepare_model(weak) is weak
+    strong = Mjp(gamma=0.9).prepare_model(weak)
     assert strong is not weak
     strong.train()(torch.randn(3, 1, 16, 16))
-    assert int(strong.puzzle.uncovered.sum()) <= 3 * 4
+    assert int(strong.puzzle.known_counts.sum()) <= 3 * 4
     assert weak.puzzle.rules.gamma == 0.1
     with pytest.raises(DoesNotFit, match="another variant"):
-        Mjp(positions="own", dal="none").prepared(weak)
+        Mjp(positions="own", dal="none").prepare_model(weak)
 
 
 @pytest.mark.gpu
@@ -379,7 +381,7 @@ def test_a_model_on_the_gpu_is_prepared_and_trained_there(dal: str) -> None:
     plain = build("vit-small", classes=10, channels=1, image_size=16).cuda()
     data = load("digits", image_size=16)
     update, _ = defended_update(
-        Mjp(gamma=0.5, dal=dal).prepared(plain),
+        Mjp(gamma=0.5, dal=dal).prepare_model(plain),
         data.images([0, 1]).cuda(),
         data.labels[:2].cuda(),
         data=data,

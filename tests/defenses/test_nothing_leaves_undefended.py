@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from keyhole.data import load
 from keyhole.defenses import DEFENSES, Agp, ClientSide, Defense, Dp, DpSgd, Gaussian, Pruning
-from keyhole.defenses.calibrated import of_parameters
+from keyhole.defenses.calibrated import keep_parameters
 from keyhole.defenses.clipping import clip_update
 from keyhole.errors import BadUpdate, KeyholeError
 from keyhole.federation import LocalTraining, defended_update
@@ -101,7 +101,7 @@ def test_what_leaves_is_defended_or_nothing_leaves(
         assert tensor.is_floating_point() or tensor.dtype == OWN[name].dtype
     if isinstance(defense, Gaussian | Dp) and defense.clip is not None:
         limit = defense.clip * (1.0 if isinstance(defense, Gaussian) else lr)
-        seen = sent if isinstance(defense, Gaussian) else of_parameters(sent, MODEL)
+        seen = sent if isinstance(defense, Gaussian) else keep_parameters(sent, MODEL)
         noise = float(client.telemetry["noise_norm"])
         rounding = 1e-5 if noise == 0 else 5e-3  # of half precision, when noise is added
         assert seen.norm() <= (limit + noise) * (1 + rounding)

@@ -10,13 +10,13 @@ import torch
 
 from keyhole.defenses.regions import zones
 from keyhole.defenses.shuffles import (
+    count_numbers,
+    draw_order,
+    draw_shuffle,
     inverse,
     mixed_numbers,
-    needed,
-    order_of,
     permutations,
     secret_numbers,
-    shuffle_by,
 )
 
 
@@ -67,7 +67,7 @@ def test_coarse_blocks_stay_whole() -> None:
     """A fine order in a coarse region moves squares of two by two together."""
     zone = zones(32, 32)[0]
     keys = mixed_numbers(torch.arange(3), 3 * 16 * 16).view(3, 3, 16, 16)
-    coarse = order_of(keys, torch.zeros(3, 1, 16, 1, dtype=torch.bool), zone, 1)
+    coarse = draw_order(keys, torch.zeros(3, 1, 16, 1, dtype=torch.bool), zone, 1)
     grid = coarse.view(3, 3, 16, 4, 4)
     corners = grid[..., ::2, ::2]
     assert torch.equal(grid[..., ::2, 1::2], corners + 1)
@@ -77,13 +77,13 @@ def test_coarse_blocks_stay_whole() -> None:
 
 
 def test_planes_and_images_are_shuffled_independently() -> None:
-    draws = mixed_numbers(torch.arange(2), needed(3, 32, 32, "apart"))
+    draws = mixed_numbers(torch.arange(2), count_numbers(3, 32, 32, "apart"))
     fine = torch.ones(2, 4, 4, dtype=torch.bool)
-    order = shuffle_by(draws, fine, planes=3, size=(32, 32), channels="apart").orders[0]
+    order = draw_shuffle(draws, fine, planes=3, size=(32, 32), channels="apart").orders[0]
     rows = order.flatten(0, 2)
     assert len(torch.unique(rows, dim=0)) == len(rows) == 2 * 3 * 16
-    alike = shuffle_by(
-        draws[:, : needed(3, 32, 32, "together")],
+    alike = draw_shuffle(
+        draws[:, : count_numbers(3, 32, 32, "together")],
         fine,
         planes=3,
         size=(32, 32),

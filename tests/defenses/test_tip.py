@@ -18,7 +18,7 @@ from keyhole.defenses import ClientSide, Tip
 from keyhole.errors import BadUpdate, DoesNotFit
 from keyhole.federation import LocalTraining, defended_update
 from keyhole.models import build
-from keyhole.models.channel_importance import channel_importance, convolutions, weight_of
+from keyhole.models.channel_importance import channel_importance, convolutions, weight_name
 from keyhole.seeds import generator
 from keyhole.update import Update
 
@@ -156,7 +156,7 @@ def test_the_chosen_filters_are_those_of_the_trained_model(small: nn.Module) -> 
     before = channel_importance(small, side.images, side.labels)
     differs = 0
     for name in ("first", "depthwise", "grouped"):
-        found = touched(noisy.change[weight_of(name)] - clear.change[weight_of(name)])
+        found = touched(noisy.change[weight_name(name)] - clear.change[weight_name(name)])
         best = weights[name].abs().topk(len(found)).indices
         assert found == sorted(best.tolist())
         differs += found != sorted(before[name].abs().topk(len(found)).indices.tolist())
@@ -189,7 +189,7 @@ def test_the_share_of_filters_in_every_layer(small: nn.Module, ratio: float) -> 
     noise = noise_of(Tip(ratio=ratio), small)
     for name, conv in Tip().layers(small).items():
         count = max(1, math.floor(ratio * conv.out_channels))
-        assert len(touched(noise[weight_of(name)])) == count
+        assert len(touched(noise[weight_name(name)])) == count
 
 
 def test_the_sum_of_every_slice_leaves_exactly(small: nn.Module) -> None:

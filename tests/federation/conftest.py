@@ -1,15 +1,17 @@
-"""What tests of Flower share: real strategies and client apps without Flower's processes."""
+"""What tests of federations share: Flower without its processes, captured rounds."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from torch import Tensor, nn
 
 from flower_processes import flower
+from recorded_rounds import record
 
 try:
     from flwr.app import Context, Error, Message, RecordDict
@@ -79,3 +81,11 @@ class Tied(nn.Module):
 @pytest.fixture
 def tied() -> nn.Module:
     return Tied()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with two captured rounds of clients 7 and 9."""
+    writer = record(tmp_path / "seen", about={"model": "mlp", "image-size": None})
+    writer.write_truth("digits", {"7": [4], "9": [5, 6]}, image_size=8)
+    return tmp_path / "seen"

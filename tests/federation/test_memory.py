@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from keyhole.federation import Federation, TrainingPlan, assemble, averaged, together, train
+from keyhole.federation import Federation, TrainingPlan, assemble, average_updates, train
 from keyhole.federation.averaging import RunningMean
+from keyhole.federation.backends import vmap
 from keyhole.update import Update
 
 
@@ -52,15 +53,15 @@ def test_updates_are_let_go_as_they_come(
 def test_clients_side_by_side_are_as_many_as_have_room(monkeypatch: pytest.MonkeyPatch) -> None:
     federation, other = federation_of(12), federation_of(12)
     size = sum(t.numel() * t.element_size() for t in federation.model.state_dict().values())
-    other.together = together.Together()
-    assert other.together.room(other.model) > 12
-    expected = other.round(1, keep_updates=False)
-    monkeypatch.setattr(together, "STACKED", 3 * size)
+    other.backend = vmap.VmapTrainer()
+    assert other.backend.clients_at_once(other.model) > 12
+    expected = other.run_round(1, keep_updates=False)
+    monkeypatch.setattr(vmap, "STACKED_BYTES", 3 * size)
     alive = Alive(monkeypatch)
-    federation.together = together.Together()
-    found = federation.round(1, keep_updates=False)
+    federation.backend = vmap.VmapTrainer()
+    found = federation.run_round(1, keep_updates=False)
     assert alive.most <= 2 * 3
-    assert [each.client for each in found.accounts] == list(range(12))
+    assert [each.client for each in found.summaries] == list(range(12))
     for name, tensor in federation.model.state_dict().items():
         torch.testing.assert_close(tensor, other.model.state_dict()[name], rtol=0, atol=3e-7)
     assert found.loss == pytest.approx(expected.loss, abs=1e-5)
@@ -68,12 +69,12 @@ def test_clients_side_by_side_are_as_many_as_have_room(monkeypatch: pytest.Monke
 
 def test_what_is_kept_changes_no_bit() -> None:
     one, other = federation_of(5), federation_of(5)
-    kept, let_go = one.round(1), other.round(1, keep_updates=False)
-    assert (len(kept.shares), len(let_go.shares)) == (5, 0)
-    assert {**kept.telemetry(), "seconds": 0} == {**let_go.telemetry(), "seconds": 0}
+    kept, let_go = one.run_round(1), other.run_round(1, keep_updates=False)
+    assert (len(kept.updates), len(let_go.updates)) == (5, 0)
+    assert {**kept.to_json(), "seconds": 0} == {**let_go.to_json(), "seconds": 0}
     for name, tensor in one.model.state_dict().items():
         assert torch.equal(tensor, other.model.state_dict()[name])
-    again = averaged(kept.sent, [share.update for share in kept.shares])
+    again = average_updates(kept.sent, [share.update for share in kept.updates])
     assert all(torch.equal(again[name], t) for name, t in one.model.state_dict().items())
 
 
@@ -82,8 +83,8 @@ def test_the_running_mean_weighs_by_what_arrived() -> None:
     mean = RunningMean(sent, examples=8)
     mean.add(Update({"w": torch.tensor([1.0, 0.0]), "n": torch.tensor(2)}, examples=1))
     mean.add(Update({"w": torch.tensor([0.0, 4.0]), "n": torch.tensor(4)}, examples=3))
-    assert mean.weights()["w"].tolist() == [0.25, 3.0]
-    assert int(mean.weights()["n"]) == 8
+    assert mean.new_weights()["w"].tolist() == [0.25, 3.0]
+    assert int(mean.new_weights()["n"]) == 8
 
 
 PEAK = """

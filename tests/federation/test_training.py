@@ -16,9 +16,9 @@ from keyhole.data import load
 from keyhole.defenses import ClientSide, Defense, NoDefense
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining, defended_update, local_update
-from keyhole.federation.training import augmented, clipped
+from keyhole.federation.training import augment_images, clip_gradient
 from keyhole.models import build
-from keyhole.models.dropout_sites import Record
+from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.seeds import generator
 from keyhole.update import Update
 
@@ -39,7 +39,7 @@ def drawn(training: LocalTraining, images: int, seed: int = 0) -> list[tuple[int
 def test_every_epoch_shows_every_image_once(images: int, size: int, epochs: int) -> None:
     training = LocalTraining(lr=0.1, epochs=epochs, batch_size=size)
     steps = drawn(training, images)
-    assert len(steps) == training.steps_of(images) == epochs * training.batches_an_epoch(images)
+    assert len(steps) == training.count_steps(images) == epochs * training.batches_per_epoch(images)
     for epoch in range(epochs):
         shown = [i for e, batch in steps if e == epoch for i in batch]
         assert sorted(shown) == list(range(images))
@@ -74,17 +74,17 @@ def test_a_last_single_image_joins_the_batch_before(
 ) -> None:
     training = LocalTraining(lr=0.1, epochs=1, batch_size=size)
     assert [len(batch) for _, batch in drawn(training, images)] == sizes
-    assert training.batches_an_epoch(images) == len(sizes)
+    assert training.batches_per_epoch(images) == len(sizes)
 
 
 def test_steps_end_in_the_middle_of_an_epoch() -> None:
     training = LocalTraining(steps=5, lr=0.1, batch_size=2)
     assert [(e, len(b)) for e, b in drawn(training, 4)] == [(0, 2), (0, 2), (1, 2), (1, 2), (2, 2)]
-    assert training.steps_of(4) == training.steps_of(400) == 5
+    assert training.count_steps(4) == training.count_steps(400) == 5
 
 
 def test_epochs_win_over_steps() -> None:
-    assert LocalTraining(steps=7, lr=0.1, epochs=2, batch_size=2).steps_of(6) == 6
+    assert LocalTraining(steps=7, lr=0.1, epochs=2, batch_size=2).count_steps(6) == 6
 
 
 @pytest.mark.parametrize("size", [None, 6, 60])
@@ -115,7 +115,7 @@ def norm(gradient: list[Tensor]) -> float:
 
 def test_a_long_gradient_is_scaled_to_the_limit() -> None:
     gradient = [torch.tensor([3.0, 0.0]), torch.tensor([[4.0]])]
-    short = clipped(gradient, 0.5)
+    short = clip_gradient(gradient, 0.5)
     assert norm(short) == pytest.approx(0.5)
     assert torch.allclose(short[0] * 10, gradient[0])
     assert torch.allclose(short[1] * 10, gradient[1])
@@ -125,12 +125,12 @@ def test_a_short_gradient_stays_bit_for_bit() -> None:
     gradient = [torch.randn(3, 3), torch.randn(2)]
     for limit in (100.0, None):
         assert all(
-            torch.equal(a, b) for a, b in zip(clipped(gradient, limit), gradient, strict=True)
+            torch.equal(a, b) for a, b in zip(clip_gradient(gradient, limit), gradient, strict=True)
         )
 
 
 def test_a_gradient_of_zeros_can_be_clipped() -> None:
-    (still,) = clipped([torch.zeros(4)], 1.0)
+    (still,) = clip_gradient([torch.zeros(4)], 1.0)
     assert torch.equal(still, torch.zeros(4))
 
 
@@ -148,7 +148,7 @@ def copies(image: Tensor) -> Iterator[Tensor]:
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 16, 8), (3, 8, 24), (1, 4, 4), (2, 9, 17)])
 def test_augmented_images_are_mirrored_and_shifted_copies(shape: tuple[int, int, int]) -> None:
     images = torch.rand(12, *shape)
-    found = augmented(images)
+    found = augment_images(images)
     assert found.shape == images.shape
     assert found.dtype == images.dtype
     for image, shown in zip(images, found, strict=True):
@@ -156,7 +156,7 @@ def test_augmented_images_are_mirrored_and_shifted_copies(shape: tuple[int, int,
 
 
 def test_all_copies_of_a_digit_are_shown_sooner_or_later() -> None:
-    found = augmented(IMAGES[:1].expand(600, -1, -1, -1))
+    found = augment_images(IMAGES[:1].expand(600, -1, -1, -1))
     possible = list(copies(IMAGES[0]))
     assert len(possible) == 18
     shown = [sum(torch.equal(one, copy) for one in found) for copy in possible]
@@ -167,17 +167,17 @@ def test_all_copies_of_a_digit_are_shown_sooner_or_later() -> None:
 def test_augmentation_is_repeated_by_the_seed_and_leaves_the_images_alone() -> None:
     before = IMAGES.clone()
     torch.manual_seed(3)
-    one = augmented(IMAGES)
-    assert not torch.equal(augmented(IMAGES), one)
+    one = augment_images(IMAGES)
+    assert not torch.equal(augment_images(IMAGES), one)
     torch.manual_seed(3)
-    assert torch.equal(augmented(IMAGES), one)
+    assert torch.equal(augment_images(IMAGES), one)
     assert torch.equal(IMAGES, before)
 
 
 def test_images_smaller_than_8_pixels_are_only_mirrored() -> None:
     image = torch.rand(1, 1, 4, 4)
     for _ in range(8):
-        found = augmented(image)
+        found = augment_images(image)
         assert torch.equal(found, image) or torch.equal(found, image.flip(-1))
 
 
@@ -234,7 +234,7 @@ def test_a_client_trains_like_a_plain_torch_loop(name: str, recipe: dict[str, An
         assert change.dtype == expected[key].dtype
         assert torch.allclose(change, expected[key], rtol=0, atol=1e-9)
     facts = (update.steps, update.lr, update.batch_size, update.examples)
-    assert facts == (training.steps_of(9), 0.02, training.local_batch(9), 9)
+    assert facts == (training.count_steps(9), 0.02, training.batch_size_for(9), 9)
 
 
 def test_the_clip_is_felt() -> None:
@@ -305,7 +305,7 @@ def test_inputs_are_asked_for_once_for_each_later_epoch(recipe: dict[str, Any], 
         return INPUTS
 
     local_update(
-        model, INPUTS, LABELS, training=LocalTraining(lr=0.1, **recipe), seed=0, again=again
+        model, INPUTS, LABELS, training=LocalTraining(lr=0.1, **recipe), seed=0, next_inputs=again
     )
     assert len(called) == calls
 
@@ -320,7 +320,7 @@ def test_later_epochs_train_on_the_inputs_that_were_given_anew() -> None:
         F.cross_entropy(twin(inputs), LABELS).backward()
         optimiser.step()
     change = local_update(
-        model, INPUTS, LABELS, training=training, seed=0, again=lambda: -INPUTS
+        model, INPUTS, LABELS, training=training, seed=0, next_inputs=lambda: -INPUTS
     ).change
     for (name, end), start in zip(twin.state_dict().items(), model.parameters(), strict=True):
         assert torch.allclose(change[name], end - start.detach(), atol=1e-6)
@@ -337,7 +337,7 @@ def test_a_step_of_its_own_replaces_the_gradient() -> None:
         return [torch.ones_like(p) for p in network.parameters()]
 
     training = LocalTraining(steps=3, lr=0.5, batch_size=4)
-    update = local_update(model, INPUTS, LABELS, training=training, seed=2, step=ones)
+    update = local_update(model, INPUTS, LABELS, training=training, seed=2, step_gradient=ones)
     assert all(torch.allclose(t, torch.full_like(t, -1.5)) for t in update.change.values())
     batches = [batch for _, batch in training.batches(9, generator(2, "batches"))]
     assert all(torch.equal(x, INPUTS[b]) for (x, _), b in zip(shown, batches, strict=True))
@@ -347,7 +347,7 @@ def test_a_step_of_its_own_replaces_the_gradient() -> None:
 def test_a_step_that_gives_nothing_leaves_the_plain_gradient() -> None:
     model = build("mlp", classes=10, channels=1, image_size=8)
     one, other = (
-        local_update(model, INPUTS, LABELS, training=LocalTraining(), seed=0, step=step)
+        local_update(model, INPUTS, LABELS, training=LocalTraining(), seed=0, step_gradient=step)
         for step in (None, lambda network, x, y: None)
     )
     assert all(torch.equal(one.change[n], t) for n, t in other.change.items())
@@ -361,7 +361,7 @@ def test_a_gradient_of_its_own_is_clipped_as_well() -> None:
         LABELS,
         training=LocalTraining(lr=1.0, clip=0.25),
         seed=0,
-        step=lambda network, x, y: [torch.ones_like(p) for p in network.parameters()],
+        step_gradient=lambda network, x, y: [torch.ones_like(p) for p in network.parameters()],
     )
     assert update.norm() == pytest.approx(0.25, rel=1e-4)
 
@@ -371,10 +371,10 @@ def test_masks_are_recorded_batch_by_batch() -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.5
-    record = Record()
+    record = MaskRecorder()
     training = LocalTraining(lr=0.1, epochs=2, batch_size=4)
-    local_update(model, INPUTS, LABELS, training=training, seed=0, record=record)
-    assert [mask.shape[0] for mask in record.by_site()] == [18, 18, 18]
+    local_update(model, INPUTS, LABELS, training=training, seed=0, mask_recorder=record)
+    assert [mask.shape[0] for mask in record.masks_by_site()] == [18, 18, 18]
 
 
 @dataclass(frozen=True)

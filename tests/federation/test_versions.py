@@ -15,10 +15,10 @@ from keyhole.data import ImageSet, load
 from keyhole.defenses import Csvar, NoDefense
 from keyhole.defenses.base import ClientSide
 from keyhole.federation import Federation, LocalTraining, TrainingPlan, train
-from keyhole.federation.collection import obfuscate
-from keyhole.federation.fedavg import epochs_a_round
-from keyhole.federation.together import Together
+from keyhole.federation.backends import LoopTrainer, VmapTrainer
+from keyhole.federation.rounds import epochs_per_round
 from keyhole.models import build
+from keyhole.obfuscation import obfuscate
 
 VERSIONS = 4
 
@@ -68,28 +68,30 @@ def test_an_epoch_uses_its_version(
 ) -> None:
     seen: list[int] = []
     crowd = federation(with_versions(digits, seen), **recipe)
-    crowd.together = Together() if together else None
+    crowd.backend = VmapTrainer() if together else LoopTrainer()
     for number, versions in enumerate(expected, start=1):
         seen.clear()
-        crowd.updates(number, [0, 1])
+        crowd.collect_updates(number, [0, 1])
         assert sorted(seen) == sorted(versions * 2)
 
 
 def test_one_by_one_and_together_see_the_same(digits: ImageSet) -> None:
     crowd = federation(with_versions(digits, []), epochs=3, batch_size=2)
-    alone = crowd.updates(2, [0, 1])
-    crowd.together = Together()
-    for one, two in zip(alone, crowd.updates(2, [0, 1]), strict=True):
+    alone = crowd.collect_updates(2, [0, 1])
+    crowd.backend = VmapTrainer()
+    for one, two in zip(alone, crowd.collect_updates(2, [0, 1]), strict=True):
         for name, change in one.update.change.items():
             assert torch.allclose(change, two.update.change[name], atol=1e-6)
 
 
 def test_a_round_with_one_version_is_that_without(digits: ImageSet) -> None:
-    plain = federation(digits, epochs=3, batch_size=2).updates(2, [0])[0].update
+    plain = federation(digits, epochs=3, batch_size=2).collect_updates(2, [0])[0].update
     still = replace(digits, versions=(digits.pixels,))
-    same = federation(still, epochs=3, batch_size=2).updates(2, [0])[0].update
+    same = federation(still, epochs=3, batch_size=2).collect_updates(2, [0])[0].update
     assert all(torch.equal(plain.change[name], same.change[name]) for name in plain.change)
-    moving = federation(with_versions(digits, []), epochs=3, batch_size=2).updates(2, [0])[0]
+    moving = federation(with_versions(digits, []), epochs=3, batch_size=2).collect_updates(2, [0])[
+        0
+    ]
     assert not torch.equal(plain.change["1.weight"], moving.update.change["1.weight"])
 
 
@@ -107,16 +109,16 @@ class Watching(NoDefense):
 def test_the_defense_is_shown_every_version(digits: ImageSet, together: bool) -> None:
     crowd = federation(with_versions(digits, []), epochs=3, batch_size=3)
     crowd.defense = Watching()
-    crowd.together = Together() if together else None
-    crowd.updates(1, [0, 1])
+    crowd.backend = VmapTrainer() if together else LoopTrainer()
+    crowd.collect_updates(1, [0, 1])
     expected = pytest.approx([0, 20 / 255, 40 / 255])
     assert [crowd.memory[client]["seen"] for client in (0, 1)] == [expected, expected]
 
 
 def test_epochs_of_a_round() -> None:
-    assert epochs_a_round(LocalTraining(lr=0.1, epochs=3, batch_size=4), 10) == 3
-    assert epochs_a_round(LocalTraining(lr=0.1, steps=1, batch_size=4), 10) == 1
-    assert epochs_a_round(LocalTraining(), 10) == 1
+    assert epochs_per_round(LocalTraining(lr=0.1, epochs=3, batch_size=4), 10) == 3
+    assert epochs_per_round(LocalTraining(lr=0.1, steps=1, batch_size=4), 10) == 1
+    assert epochs_per_round(LocalTraining(), 10) == 1
 
 
 @pytest.fixture
@@ -142,7 +144,7 @@ def test_a_federation_trains_on_a_folder_of_versions(
     with caplog.at_level(logging.WARNING):
         result = train(plan, out=tmp_path / "run")
     assert len(result.rounds) == 2
-    assert "those for evaluation are shuffled as well" in caplog.text
+    assert "the images for evaluation are shuffled as well" in caplog.text
     again = train(plan.model_copy(update={"rounds": 3}), out=tmp_path / "run")
     straight = train(plan.model_copy(update={"rounds": 3}), out=tmp_path / "straight")
     assert again.resumed_after == 2
@@ -161,14 +163,14 @@ def test_versions_are_of_the_images_in_the_source_folder(shuffled: Path) -> None
 def test_the_defense_itself_can_come_on_top(digits: ImageSet) -> None:
     crowd = federation(with_versions(digits, []), epochs=2, batch_size=3)
     crowd.defense = Csvar()
-    assert len(crowd.updates(1, [0, 1])) == 2
+    assert len(crowd.collect_updates(1, [0, 1])) == 2
 
 
 def test_on_flower_as_well(digits: ImageSet) -> None:
     flower = pytest.importorskip("keyhole.federation.flower")
     crowd = federation(with_versions(digits, []), epochs=3, batch_size=3)
-    expected = crowd.updates(2, [1])[0].update
-    member = crowd.member(2, 1)
+    expected = crowd.collect_updates(2, [1])[0].update
+    member = crowd.make_client(2, 1)
     found = flower.local_training(
         crowd.model,
         member.images,
@@ -176,6 +178,6 @@ def test_on_flower_as_well(digits: ImageSet) -> None:
         data=crowd.data,
         training=crowd.training,
         generator=member.generator,
-        later=member.later,
+        images_by_epoch=member.images_by_epoch,
     )
     assert all(torch.equal(found.change[name], t) for name, t in expected.change.items())

@@ -111,13 +111,13 @@ def note_truth(app: Path, images: Path, found: Capture) -> None:
     owners: dict[str, list[int]] = {}
     for partition in range(CLIENTS):
         model = task.Net()
-        model.load_state_dict(seen.weights())
+        model.load_state_dict(seen.read_weights())
         loader, _ = task.load_data(str(images), partition, CLIENTS, 1)
         task.train(model, loader, 1, 0.1, torch.device("cpu"))
-        learnt = model.fc3.weight.detach() - seen.weights()["fc3.weight"]
+        learnt = model.fc3.weight.detach() - seen.read_weights()["fc3.weight"]
 
         def distance(client: dict[str, Any], learnt: Tensor = learnt) -> float:
-            return float((seen.change(client)["fc3.weight"] - learnt).norm())
+            return float((seen.read_change(client)["fc3.weight"] - learnt).norm())
 
         owners[str(min(seen.clients, key=distance)["node"])] = list(loader.dataset.indices)
     (found.root / "truth.json").write_text(json.dumps({"clients": owners}))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
 from keyhole.errors import DoesNotFit
-from keyhole.metrics.heatmaps import CAP, grey, jet, overlay, similarity
+from keyhole.metrics.heatmaps import CAP, jet, overlay, similarity, to_grey
 
 
 def pictures(seed: int, count: int = 3, side: int = 16) -> torch.Tensor:
@@ -53,7 +53,7 @@ def test_grey_images_are_laid_under_all_colours() -> None:
     [((2, 3, 8, 8), (2, 4, 4)), ((2, 3, 8, 8), (1, 8, 8)), ((2, 2, 8, 8), (2, 8, 8))],
 )
 def test_maps_of_other_images_are_refused(images: tuple[int, ...], maps: tuple[int, ...]) -> None:
-    with pytest.raises(DoesNotFit, match="do not lie on images"):
+    with pytest.raises(DoesNotFit, match="do not fit images"):
         overlay(torch.rand(images), torch.rand(maps))
 
 
@@ -91,6 +91,6 @@ def test_equal_pictures_have_the_cap_and_no_others_reach_it() -> None:
 @given(shift=st.floats(0.001, 1.0))
 def test_bare_maps_are_measured_as_grey_pictures(shift: float) -> None:
     low, high = torch.zeros(1, 8, 8), torch.full((1, 8, 8), shift)
-    found = similarity(grey(low), grey(high))
+    found = similarity(to_grey(low), to_grey(high))
     assert float(found["mse"]) == pytest.approx((255 * shift) ** 2, rel=1e-5)
     assert float(found["psnr"]) == pytest.approx(-20 * math.log10(shift), abs=1e-4)

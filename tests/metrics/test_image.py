@@ -165,7 +165,7 @@ def test_images_that_cannot_be_compared_are_refused(
 
 def test_ssim_of_very_small_images_is_refused() -> None:
     image = torch.rand(1, 1, 6, 20)
-    with pytest.raises(DoesNotFit, match="at least 7 px a side, got 6"):
+    with pytest.raises(DoesNotFit, match="at least 7 px per side, got 6"):
         ssim(image, image, data_range=1.0)
 
 

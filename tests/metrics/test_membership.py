@@ -54,7 +54,7 @@ def test_the_area_is_the_chance_that_a_member_beats_another(
 
 @given(scores, scores)
 def test_the_drawn_curve_has_the_same_area(members: list[float], others: list[float]) -> None:
-    x, y = np.transpose(roc(members, others).drawn())
+    x, y = np.transpose(roc(members, others).plot_points())
     area = float((np.diff(x) * (y[1:] + y[:-1]) / 2).sum())
     assert area == pytest.approx(auc(members, others))
 
@@ -79,6 +79,13 @@ def test_balanced_accuracy_is_that_of_the_best_threshold(
     thresholds = [*members, *others, math.inf]
     best = max((np.mean(ours >= t) + np.mean(theirs < t)) / 2 for t in thresholds)
     assert balanced_accuracy(roc(members, others)) == pytest.approx(best)
+
+
+def test_endless_scores_are_the_highest_and_the_lowest() -> None:
+    members, others = [math.inf, 1.0, -math.inf], [math.inf, 0.0, -math.inf]
+    curve = roc(members, others)
+    assert curve.plot_points() == roc([9.0, 1.0, -9.0], [9.0, 0.0, -9.0]).plot_points()
+    assert auc(members, others) == auc([9.0, 1.0, -9.0], [9.0, 0.0, -9.0])
 
 
 def test_nothing_is_read_in_between_two_points_of_the_curve() -> None:
@@ -109,7 +116,7 @@ def test_as_many_alarms_are_allowed_as_the_limit_says_in_spite_of_rounding() -> 
 
 
 def test_a_curve_that_is_kept_is_short_and_densest_at_few_false_alarms() -> None:
-    drawn = roc(*gaussian_scores(0.5, 5000)).drawn()
+    drawn = roc(*gaussian_scores(0.5, 5000)).plot_points()
     x, y = np.transpose(drawn)
     assert 100 < len(drawn) <= 200
     assert drawn[0] == (0, 0)

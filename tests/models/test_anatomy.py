@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from keyhole.errors import DoesNotFit
 from keyhole.models import build
 from keyhole.models.anatomy import (
-    Entrance,
+    InputLayer,
     PatchEmbedding,
-    entrance,
+    find_input_layer,
+    find_patch_embedding,
+    find_position_embedding,
     input_shape,
-    patch_embedding,
-    position_embedding,
-    without_part,
+    unused_parameters,
 )
 
 TIMM = "timm:vit_tiny_patch16_224"
@@ -60,22 +60,22 @@ def model(name: str, size: int) -> nn.Module:
 def test_the_embeddings_of_a_vit_are_found(
     name: str, size: int, layer: str, position: str, tokens: int
 ) -> None:
-    found = patch_embedding(model(name, size), (3, size, size))
+    found = find_patch_embedding(model(name, size), (3, size, size))
     assert isinstance(found, PatchEmbedding)
-    assert (found.entrance.layer, found.position, found.offset) == (layer, position, 1)
-    assert found.entrance.tokens == tokens
+    assert (found.input_layer.layer, found.position, found.offset) == (layer, position, 1)
+    assert found.input_layer.tokens == tokens
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 3])
 def test_positions_are_found_under_any_name_behind_any_prefix(prefix: int) -> None:
-    found = patch_embedding(TinyViT(prefix=prefix), (3, 8, 8))
+    found = find_patch_embedding(TinyViT(prefix=prefix), (3, 8, 8))
     assert isinstance(found, PatchEmbedding)
     assert (found.position, found.offset) == ("whereabouts", prefix)
 
 
 def test_distilled_vits_have_two_prefix_tokens() -> None:
     distilled = build("timm:deit_tiny_distilled_patch16_224", classes=10, image_size=32)
-    found = patch_embedding(distilled, (3, 32, 32))
+    found = find_patch_embedding(distilled, (3, 32, 32))
     assert isinstance(found, PatchEmbedding)
     assert found.offset == 2
 
@@ -84,8 +84,8 @@ def test_distilled_vits_have_two_prefix_tokens() -> None:
 def test_assembling_undoes_the_patching(name: str) -> None:
     net = model(name, 64 if "timm" in name else 32)
     shape = (3, 64, 64) if "timm" in name else (3, 32, 32)
-    found = entrance(net, shape)
-    assert isinstance(found, Entrance)
+    found = find_input_layer(net, shape)
+    assert isinstance(found, InputLayer)
     layer = net.get_submodule(found.layer)
     seen: list[tuple[Tensor, Tensor]] = []
     handle = layer.register_forward_hook(lambda m, args, out: seen.append((args[0], out)))
@@ -103,19 +103,19 @@ def test_assembling_undoes_the_patching(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "size", "patch"), [("vit-small", 32, 4), (TIMM, 64, 16)])
 def test_patches_go_row_by_row(name: str, size: int, patch: int) -> None:
-    found = entrance(model(name, size), (3, size, size))
-    assert isinstance(found, Entrance)
+    found = find_input_layer(model(name, size), (3, size, size))
+    assert isinstance(found, InputLayer)
     corners = found.layout.min(1).values.view(size // patch, size // patch)
     assert corners[0].tolist() == list(range(0, size, patch))
     assert corners[:, 0].tolist() == list(range(0, size * size, size * patch))
 
 
 def test_a_fully_connected_layer_sees_the_image_as_one_token() -> None:
-    found = entrance(model("mlp", 8), (3, 8, 8))
-    assert isinstance(found, Entrance)
+    found = find_input_layer(model("mlp", 8), (3, 8, 8))
+    assert isinstance(found, InputLayer)
     assert (found.layer, found.weight, found.bias) == ("1", "1.weight", "1.bias")
     assert torch.equal(found.layout, torch.arange(192)[None])
-    text = patch_embedding(model("mlp", 8), (3, 8, 8))
+    text = find_patch_embedding(model("mlp", 8), (3, 8, 8))
     assert text == "its first layer '1' sees the whole image at once, not patches"
 
 
@@ -130,8 +130,8 @@ def test_any_order_of_the_pixels_is_read_off() -> None:
             return self.layer(images.flatten(1)[:, self.order])
 
     net = Shuffled()
-    found = entrance(net, (3, 4, 4))
-    assert isinstance(found, Entrance)
+    found = find_input_layer(net, (3, 4, 4))
+    assert isinstance(found, InputLayer)
     image = torch.rand(3, 4, 4)
     assert torch.equal(found.assemble(image.flatten()[net.order][None], (3, 4, 4)), image)
 
@@ -167,25 +167,25 @@ def test_an_entrance_that_cannot_be_read_off_is_explained(
     make: Callable[[], nn.Module], words: str
 ) -> None:
     net = make()
-    for found in (entrance(net, (3, 4, 4)), patch_embedding(net, (3, 4, 4))):
+    for found in (find_input_layer(net, (3, 4, 4)), find_patch_embedding(net, (3, 4, 4))):
         assert isinstance(found, str)
         assert words in found
 
 
 @pytest.mark.parametrize("make", [nn.Flatten, nn.Identity])
 def test_a_model_without_parameters_is_explained(make: Callable[[], nn.Module]) -> None:
-    assert entrance(make(), (3, 4, 4)) == "no layer of the model has parameters"
+    assert find_input_layer(make(), (3, 4, 4)) == "no layer of the model has parameters"
 
 
 def test_a_vit_without_absolute_positions_is_explained() -> None:
-    found = patch_embedding(TinyViT(positions=False), (3, 8, 8))
+    found = find_patch_embedding(TinyViT(positions=False), (3, 8, 8))
     assert isinstance(found, str)
     assert "no learned absolute position embedding" in found
 
 
 def test_swin_has_no_absolute_positions() -> None:
     swin = build("timm:swin_tiny_patch4_window7_224", classes=10, image_size=64)
-    found = patch_embedding(swin, (3, 64, 64))
+    found = find_patch_embedding(swin, (3, 64, 64))
     assert isinstance(found, str)
     assert "no learned absolute position embedding" in found
 
@@ -193,14 +193,14 @@ def test_swin_has_no_absolute_positions() -> None:
 def test_a_vit_whose_head_is_zero_is_explained() -> None:
     net = TinyViT()
     nn.init.zeros_(net.head.weight)
-    found = patch_embedding(net, (3, 8, 8))
+    found = find_patch_embedding(net, (3, 8, 8))
     assert isinstance(found, str)
     assert "no gradient reaches its patch embedding" in found
 
 
 def test_images_that_do_not_fit_are_told() -> None:
     with pytest.raises(DoesNotFit, match="cannot be fed"):
-        entrance(model("vit-small", 32), (3, 31, 32))
+        find_input_layer(model("vit-small", 32), (3, 31, 32))
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -209,7 +209,7 @@ def test_probing_leaves_the_model_as_it_was(training: bool) -> None:
     state = torch.get_rng_state()
     net.mix.requires_grad_(False)
     before = copy.deepcopy(net.state_dict())
-    patch_embedding(net, (3, 8, 8))
+    find_patch_embedding(net, (3, 8, 8))
     assert net.training is training
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
     assert all(p.grad is None for p in net.parameters())
@@ -221,12 +221,12 @@ def test_probing_leaves_the_model_as_it_was(training: bool) -> None:
 
 def test_probing_works_where_gradients_are_switched_off() -> None:
     with torch.no_grad():
-        assert isinstance(patch_embedding(TinyViT(), (3, 8, 8)), PatchEmbedding)
+        assert isinstance(find_patch_embedding(TinyViT(), (3, 8, 8)), PatchEmbedding)
 
 
 def test_models_in_double_precision_are_probed_too() -> None:
     net = copy.deepcopy(model("vit-small", 32)).double()
-    found = patch_embedding(net, (3, 32, 32))
+    found = find_patch_embedding(net, (3, 32, 32))
     assert isinstance(found, PatchEmbedding)
     assert found.offset == 1
     assert next(net.parameters()).dtype == torch.float64
@@ -234,8 +234,8 @@ def test_models_in_double_precision_are_probed_too() -> None:
 
 def test_a_probe_is_remembered_for_the_model_and_the_shape() -> None:
     net = TinyViT()
-    assert patch_embedding(net, (3, 8, 8)) is patch_embedding(net, (3, 8, 8))
-    assert entrance(net, (3, 8, 8)) is entrance(net, (3, 8, 8))
+    assert find_patch_embedding(net, (3, 8, 8)) is find_patch_embedding(net, (3, 8, 8))
+    assert find_input_layer(net, (3, 8, 8)) is find_input_layer(net, (3, 8, 8))
 
 
 @pytest.mark.parametrize(
@@ -275,11 +275,11 @@ class Cut(nn.Module):
 @pytest.mark.parametrize("by_rows", [True, False])
 @pytest.mark.parametrize(("tall", "wide"), [(2, 4), (6, 2), (3, 4), (6, 4)])
 def test_the_patches_size_and_order_are_found(tall: int, wide: int, by_rows: bool) -> None:
-    found = entrance(Cut(tall, wide, by_rows=by_rows), (3, 6, 8))
-    assert isinstance(found, Entrance)
-    assert found.patch((3, 6, 8)) == (tall, wide)
+    found = find_input_layer(Cut(tall, wide, by_rows=by_rows), (3, 6, 8))
+    assert isinstance(found, InputLayer)
+    assert found.patch_size((3, 6, 8)) == (tall, wide)
     only_one = tall == 6 or wide == 8
-    assert found.in_rows((3, 6, 8)) == (by_rows or only_one)
+    assert found.is_regular_grid((3, 6, 8)) == (by_rows or only_one)
 
 
 def test_patches_that_are_no_rectangles_make_no_grid() -> None:
@@ -287,16 +287,16 @@ def test_patches_that_are_no_rectangles_make_no_grid() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return super().forward(images[..., [0, 2, 4, 6, 1, 3, 5, 7]])
 
-    found = entrance(Interleaved(2, 4), (3, 6, 8))
-    assert isinstance(found, Entrance)
-    assert not found.in_rows((3, 6, 8))
+    found = find_input_layer(Interleaved(2, 4), (3, 6, 8))
+    assert isinstance(found, InputLayer)
+    assert not found.is_regular_grid((3, 6, 8))
 
 
 def test_positions_are_found_before_training_starts_from_a_zero_head() -> None:
     net = TinyViT()
     nn.init.zeros_(net.head.weight)
     before = copy.deepcopy(net.state_dict())
-    found = position_embedding(net, (3, 8, 8))
+    found = find_position_embedding(net, (3, 8, 8))
     assert isinstance(found, PatchEmbedding)
     assert (found.position, found.offset) == ("whereabouts", 1)
     assert all(torch.equal(before[k], v) for k, v in net.state_dict().items())
@@ -304,7 +304,7 @@ def test_positions_are_found_before_training_starts_from_a_zero_head() -> None:
 
 def test_other_reasons_are_told_alike() -> None:
     for net in (TinyViT(positions=False), model("mlp", 8)):
-        assert position_embedding(net, (3, 8, 8)) == patch_embedding(net, (3, 8, 8))
+        assert find_position_embedding(net, (3, 8, 8)) == find_patch_embedding(net, (3, 8, 8))
 
 
 class Assisted(nn.Module):
@@ -324,6 +324,6 @@ def test_parameters_without_a_part_in_the_logits_are_found(training: bool) -> No
     """One whose gradient happens to be 0 has a part all the same."""
     net = Assisted().train(training).requires_grad_(False)
     with torch.no_grad():
-        assert without_part(net, (3, 4, 4)) == {"spare.weight", "spare.bias"}
+        assert unused_parameters(net, (3, 4, 4)) == {"spare.weight", "spare.bias"}
     assert not any(p.requires_grad for p in net.parameters())
-    assert without_part(TinyViT(), (3, 8, 8)) == frozenset()
+    assert unused_parameters(TinyViT(), (3, 8, 8)) == frozenset()

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from keyhole import plugins
 from keyhole.errors import BadUpdate, DoesNotFit, UnknownName
-from keyhole.models import MODELS, build
+from keyhole.models import MODELS, build, is_own
 
 
 def count(model: nn.Module) -> int:
@@ -252,6 +254,13 @@ def squared(classes, channels, image_size):
 def greedy(classes, secret):
     return None
 
+def wide(classes, channels, image_size, width=4, **more):
+    inputs = channels * image_size[0] * image_size[1]
+    hidden = nn.Linear(inputs, width, **more)
+    return nn.Sequential(nn.Flatten(), hidden, nn.Linear(width, classes))
+
+READY = nn.Sequential(nn.Flatten(), nn.Linear(192, 10))
+
 def double(classes):
     return nn.Sequential(nn.Flatten(), nn.Linear(192, classes)).double()
 
@@ -311,6 +320,47 @@ def test_a_model_that_takes_the_size_for_a_number_is_told(mine: str) -> None:
     words = r"squared\(classes=10, channels=3, image_size=\(8, 8\)\) fails .* \(height, width\)$"
     with pytest.raises(DoesNotFit, match=words):
         build(f"{mine}:squared", classes=10, channels=3, image_size=8)
+
+
+def test_a_model_of_ones_own_takes_parameters(mine: str) -> None:
+    model = build(f"{mine}:wide(width=7, bias=False)", classes=10, channels=1, image_size=8)
+    assert (model[1].out_features, model[1].bias) == (7, None)
+    private = build(f"dp:{mine}:wide(width=6)", classes=10, channels=1, image_size=8)
+    assert private[1].out_features == 6
+    with pytest.raises(UnknownName, match=r"parameter of model .*:sized 'width'"):
+        build(f"{mine}:sized(width=7)", classes=10, channels=1, image_size=8)
+
+
+def test_a_ready_model_is_copied(mine: str) -> None:
+    model = build(f"{mine}:READY", classes=10, image_size=8)
+    again = build(f"{mine}:READY", classes=10, image_size=8)
+    assert model is not again
+    assert torch.equal(model[1].weight, again[1].weight)
+    with pytest.raises(UnknownName, match="has nothing to call by the name 'READY'"):
+        build(f"{mine}:READY(width=3)", classes=10, image_size=8)
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A package whose entry point ``wide-net`` is a function of the user's module."""
+    folder = Path.cwd()
+    (name,) = (path.stem for path in folder.glob("my_models_*.py"))
+    monkeypatch.syspath_prepend(folder)
+    entries = [EntryPoint("wide-net", f"{name}:wide", "keyhole.models")]
+    monkeypatch.setattr(plugins, "entry_points", lambda group: entries)
+    plugins.declared.cache_clear()
+    yield
+    plugins.declared.cache_clear()
+
+
+@pytest.mark.usefixtures("mine", "installed")
+def test_an_installed_package_adds_a_model_by_name() -> None:
+    model = build("wide-net(width=5)", classes=10, channels=1, image_size=8)
+    assert model[1].out_features == 5
+    assert is_own("wide-net(width=5)")
+    assert not is_own("mlp")
+    with pytest.raises(UnknownName, match=r"unknown model 'wide-nt': did you mean wide-net"):
+        build("wide-nt", classes=10, image_size=8)
 
 
 def test_a_model_for_other_images_is_refused(mine: str) -> None:

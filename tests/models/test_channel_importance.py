@@ -13,9 +13,9 @@ from keyhole.models import build
 from keyhole.models.channel_importance import (
     channel_importance,
     convolutions,
-    count_of,
+    count_channels,
     top_channels,
-    weight_of,
+    weight_name,
 )
 
 
@@ -85,7 +85,7 @@ def test_many_samples_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
     model = build("lenet", classes=10, channels=1, image_size=8)
     images, labels = batch(8, 7, 1)
     whole = channel_importance(model, images, labels)
-    monkeypatch.setattr("keyhole.models.channel_importance.AT_ONCE", 3)
+    monkeypatch.setattr("keyhole.models.channel_importance.IMAGES_PER_PASS", 3)
     parts = channel_importance(model, images, labels)
     assert all(torch.allclose(whole[n], parts[n], rtol=1e-4) for n in whole)
 
@@ -149,7 +149,7 @@ def test_layers_used_twice_and_never(same_rng: Callable[[], bool]) -> None:
 
 
 def test_names_of_weights() -> None:
-    assert (weight_of("a.b"), weight_of("")) == ("a.b.weight", "weight")
+    assert (weight_name("a.b"), weight_name("")) == ("a.b.weight", "weight")
     assert list(convolutions(nn.Conv2d(1, 2, 3))) == [""]
     assert not convolutions(nn.Linear(2, 2))
     hidden = nn.utils.parametrizations.weight_norm(nn.Conv2d(1, 2, 3))
@@ -158,8 +158,8 @@ def test_names_of_weights() -> None:
 
 @pytest.mark.parametrize("channels", [1, 3, 10, 64, 70, 512])
 def test_the_share_of_channels(channels: int) -> None:
-    assert count_of(channels, 0.1) == max(1, channels // 10)
-    assert count_of(channels, 1.0) == channels
+    assert count_channels(channels, 0.1) == max(1, channels // 10)
+    assert count_channels(channels, 1.0) == channels
 
 
 def test_channels_are_ranked_with_their_sign_or_without() -> None:

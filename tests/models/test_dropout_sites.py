@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.models import build
-from keyhole.models.dropout_sites import Driven, DropoutMode, Record, Site, Survey, attention
+from keyhole.models.dropout_sites import (
+    DropoutMode,
+    FixedMasks,
+    MaskRecorder,
+    Site,
+    SiteFinder,
+    explicit_attention,
+)
 
 P = 0.3
 
@@ -106,7 +113,7 @@ def seeded(model: nn.Module, x: Tensor, mode: DropoutMode | None = None) -> Tens
 @EVERY
 def test_a_survey_finds_every_site_and_drops_nothing(name: str) -> None:
     model, x, sites = make(name)
-    survey = Survey()
+    survey = SiteFinder()
     with survey:
         found = model(x)
     assert survey.sites == sites
@@ -116,7 +123,7 @@ def test_a_survey_finds_every_site_and_drops_nothing(name: str) -> None:
 @EVERY
 def test_a_model_in_evaluation_mode_has_no_sites(name: str) -> None:
     model, x, _ = make(name)
-    survey = Survey()
+    survey = SiteFinder()
     with survey:
         model.eval()(x)
     assert survey.sites == []
@@ -125,13 +132,13 @@ def test_a_model_in_evaluation_mode_has_no_sites(name: str) -> None:
 @EVERY
 def test_recorded_masks_have_their_sites_shapes_and_rates(name: str) -> None:
     model, x, sites = make(name)
-    record = Record()
+    record = MaskRecorder()
     many = x[:1].expand(400, *x.shape[1:])
     with record:
         for _ in range(2):
             record.begin()
             model(many)
-    masks = record.by_site()
+    masks = record.masks_by_site()
     assert [tuple(mask.shape) for mask in masks] == [(800, *site.shape) for site in sites]
     for mask, site in zip(masks, sites, strict=True):
         assert mask.dtype == torch.bool
@@ -141,7 +148,7 @@ def test_recorded_masks_have_their_sites_shapes_and_rates(name: str) -> None:
 @pytest.mark.parametrize("name", ["nn.Dropout", "nn.Dropout2d", "functional"])
 def test_recording_does_not_change_what_is_drawn(name: str) -> None:
     model, x, _ = make(name)
-    assert torch.equal(seeded(model, x, Record()), seeded(model, x))
+    assert torch.equal(seeded(model, x, MaskRecorder()), seeded(model, x))
 
 
 @pytest.mark.parametrize(
@@ -150,19 +157,19 @@ def test_recording_does_not_change_what_is_drawn(name: str) -> None:
 )
 def test_recording_inside_attention_draws_what_torch_would(name: str) -> None:
     model, x, _ = make(name)
-    torch.testing.assert_close(seeded(model, x, Record()), seeded(model, x))
+    torch.testing.assert_close(seeded(model, x, MaskRecorder()), seeded(model, x))
 
 
 def test_recording_does_not_change_what_is_drawn_for_strided_values() -> None:
     """As attention's and channels-last activations often are."""
     x = torch.randn(4, 6, 5).transpose(1, 2)
-    assert torch.equal(seeded(nn.Dropout(P), x, Record()), seeded(nn.Dropout(P), x))
+    assert torch.equal(seeded(nn.Dropout(P), x, MaskRecorder()), seeded(nn.Dropout(P), x))
 
 
 @pytest.mark.parametrize("layer", [nn.AlphaDropout(P), nn.FeatureAlphaDropout(P)], ids=str)
 def test_recording_leaves_a_dropout_that_it_cannot_record_as_it_is(layer: nn.Module) -> None:
     x = torch.randn(3, 4, 5)
-    assert torch.equal(seeded(layer, x, Record()), seeded(layer, x))
+    assert torch.equal(seeded(layer, x, MaskRecorder()), seeded(layer, x))
 
 
 @EVERY
@@ -171,7 +178,7 @@ def test_recording_leaves_the_gradient_as_it_is(name: str) -> None:
     model, x = model.double(), x.double()
     plain, recorded = (
         torch.autograd.grad(seeded(model, x, mode).sin().sum(), list(model.parameters()))
-        for mode in (None, Record())
+        for mode in (None, MaskRecorder())
     )
     for one, other in zip(recorded, plain, strict=True):
         torch.testing.assert_close(one, other)
@@ -180,17 +187,17 @@ def test_recording_leaves_the_gradient_as_it_is(name: str) -> None:
 @EVERY
 def test_recorded_masks_drive_the_model_to_the_same_output(name: str) -> None:
     model, x, _ = make(name)
-    record = Record()
+    record = MaskRecorder()
     expected = seeded(model, x, record)
     torch.manual_seed(1)
-    with Driven(record.by_site()):
+    with FixedMasks(record.masks_by_site()):
         torch.testing.assert_close(model(x), expected)
 
 
 @EVERY
 def test_driving_without_masks_drops_nothing(name: str) -> None:
     model, x, _ = make(name)
-    with Driven():
+    with FixedMasks():
         found = model(x)
     torch.testing.assert_close(found, model.eval()(x))
 
@@ -199,7 +206,7 @@ def test_driving_without_masks_drops_nothing(name: str) -> None:
 def test_masks_may_lie_between_zero_and_one_and_are_learned(name: str) -> None:
     model, x, sites = make(name)
     masks = [torch.rand(3, *site.shape).requires_grad_() for site in sites]
-    with Driven(masks):
+    with FixedMasks(masks):
         found = model(x)
     for gradient in torch.autograd.grad(found.square().sum(), masks):
         assert gradient.count_nonzero() > 0.4 * gradient.numel()
@@ -208,19 +215,19 @@ def test_masks_may_lie_between_zero_and_one_and_are_learned(name: str) -> None:
 def test_a_driven_mask_is_scaled_by_the_rate() -> None:
     mask = torch.rand(3, 6)
     x = torch.randn(3, 6)
-    with Driven([mask]):
+    with FixedMasks([mask]):
         torch.testing.assert_close(nn.Dropout(P)(x), x * mask / (1 - P))
 
 
 def test_a_driven_mask_of_channels_spreads_over_their_pixels() -> None:
     mask = torch.rand(3, 2, 1, 1)
     x = torch.randn(3, 2, 4, 4)
-    with Driven([mask]):
+    with FixedMasks([mask]):
         torch.testing.assert_close(nn.Dropout2d(P)(x), x * mask / (1 - P))
 
 
 @EVERY
-@pytest.mark.parametrize("mode", [Survey, Record, Driven])
+@pytest.mark.parametrize("mode", [SiteFinder, MaskRecorder, FixedMasks])
 def test_the_model_is_left_as_it_was(name: str, mode: type[DropoutMode]) -> None:
     model, x, _ = make(name)
     state = copy.deepcopy(model.state_dict())
@@ -236,14 +243,14 @@ def test_the_model_is_left_as_it_was(name: str, mode: type[DropoutMode]) -> None
 
 def test_a_second_pass_reaches_the_sites_anew() -> None:
     model, x, sites = make("encoder layer")
-    record = Record()
+    record = MaskRecorder()
     expected = seeded(model, x, record)
-    driven = Driven(record.by_site())
+    driven = FixedMasks(record.masks_by_site())
     with driven:
         for _ in range(2):
             driven.begin()
             torch.testing.assert_close(model(x), expected)
-    assert driven.reached == len(sites)
+    assert driven.next_site == len(sites)
 
 
 def test_the_sites_of_the_papers_vit_are_one_and_four_a_block() -> None:
@@ -251,7 +258,7 @@ def test_the_sites_of_the_papers_vit_are_one_and_four_a_block() -> None:
     for module in model.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.25
-    survey = Survey()
+    survey = SiteFinder()
     with survey:
         model.train()(torch.zeros(2, 1, 8, 8))
     block = [(16, 5, 5), (5, 256), (5, 256), (5, 256)]
@@ -272,13 +279,13 @@ SEEN = torch.ones(5, 5, dtype=torch.bool).triu(-1)
 def test_attention_written_out_is_torchs(keywords: dict[str, Any], scale: float | None) -> None:
     q, k, v = torch.randn(3, 2, 4, 5, 6).unbind()
     expected = F.scaled_dot_product_attention(q, k, v, scale=scale, **keywords)
-    torch.testing.assert_close(attention(q, k, v, scale=scale, **keywords), expected)
+    torch.testing.assert_close(explicit_attention(q, k, v, scale=scale, **keywords), expected)
 
 
 def test_grouped_attention_written_out_is_torchs() -> None:
     q, k, v = torch.randn(2, 4, 5, 6), torch.randn(2, 2, 5, 6), torch.randn(2, 2, 5, 6)
     expected = F.scaled_dot_product_attention(q, k, v, enable_gqa=True)
-    torch.testing.assert_close(attention(q, k, v, enable_gqa=True), expected)
+    torch.testing.assert_close(explicit_attention(q, k, v, enable_gqa=True), expected)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -288,7 +295,7 @@ def test_multi_head_attention_written_out_is_torchs(batch_first: bool, masked: b
     x = torch.randn(4, 5, 6)
     length = 5 if batch_first else 4
     mask = torch.randn(length, length) if masked else None
-    with Driven():
+    with FixedMasks():
         found = layer(x, x, x, attn_mask=mask)[0]
     torch.testing.assert_close(found, layer(x, x, x, attn_mask=mask)[0])
 
@@ -304,7 +311,7 @@ def test_other_multi_head_attention_is_left_to_torch(kind: str) -> None:
         "cross attention": lambda: layer(x, memory, memory)[0],
         "key bias": lambda: layer(x, x, x)[0],
     }
-    with Driven():
+    with FixedMasks():
         found = calls[kind]()
     torch.testing.assert_close(found, calls[kind]())
 
@@ -314,7 +321,7 @@ def test_driven_fused_attention_can_be_differentiated_twice() -> None:
     x = torch.randn(1, 3, 6, dtype=torch.double, requires_grad=True)
 
     def driven(x: Tensor) -> Tensor:
-        with Driven():
+        with FixedMasks():
             return model(x)
 
     assert torch.autograd.gradgradcheck(driven, (x,))

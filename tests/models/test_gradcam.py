@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from keyhole.errors import DoesNotFit
 from keyhole.models import build
-from keyhole.models.channel_importance import AT_ONCE, moved
+from keyhole.models.channel_importance import IMAGES_PER_PASS, apply_change
 from keyhole.models.gradcam import heat_maps, last_convolution
 
 
@@ -119,7 +119,7 @@ def test_weights_are_moved_by_a_change(net: nn.Module) -> None:
     change = {n: torch.randn(p.shape, generator=draw) / 3 for n, p in net.named_parameters()}
     change["norm.running_mean"] = torch.ones(5)
     found = heat_maps(net, images, labels, change=change)
-    assert torch.equal(found, heat_maps(moved(net, change), images, labels))
+    assert torch.equal(found, heat_maps(apply_change(net, change), images, labels))
     assert not torch.allclose(found, heat_maps(net, images, labels), atol=0.1)
     still = {name: torch.zeros_like(tensor) for name, tensor in net.state_dict().items()}
     assert torch.equal(heat_maps(net, images, labels, change=still), heat_maps(net, images, labels))
@@ -142,9 +142,9 @@ def test_the_model_and_the_draws_are_left_alone(net: nn.Module) -> None:
 
 
 def test_a_batch_is_its_images_one_by_one(net: nn.Module) -> None:
-    images, labels = batch(count=AT_ONCE + 3)
+    images, labels = batch(count=IMAGES_PER_PASS + 3)
     together = heat_maps(net, images, labels)
-    for i in (0, AT_ONCE - 1, AT_ONCE, AT_ONCE + 2):
+    for i in (0, IMAGES_PER_PASS - 1, IMAGES_PER_PASS, IMAGES_PER_PASS + 2):
         alone = heat_maps(net, images[i : i + 1], labels[i : i + 1])
         assert torch.allclose(together[i], alone[0], atol=1e-4)
     assert heat_maps(net, images[:0], labels[:0], layer="second").shape == (0, 12, 12)
@@ -222,7 +222,7 @@ def test_what_has_no_maps_is_told(net: nn.Module) -> None:
         heat_maps(build("mlp", classes=4, image_size=12), images, labels)
     with pytest.raises(DoesNotFit, match="no layer 'nowhere'"):
         heat_maps(net, images, labels, layer="nowhere")
-    with pytest.raises(DoesNotFit, match="'head' makes no maps"):
+    with pytest.raises(DoesNotFit, match="'head' returns no maps"):
         heat_maps(net, images, labels, layer="head")
 
 

@@ -17,14 +17,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from keyhole.defenses.mjp import VARIANTS, Mjp
+from keyhole.defenses import Mjp
 from keyhole.errors import DoesNotFit
 from keyhole.models import build
-from keyhole.models.anatomy import PatchEmbedding, patch_embedding
-from keyhole.models.dropout_sites import Driven, Record, Survey
-from keyhole.models.jigsaw import CHILD, Jigsaw, has_puzzle, with_puzzle
-from keyhole.models.puzzle import Dealer, Puzzle, Rules, drawn
+from keyhole.models.anatomy import PatchEmbedding, find_patch_embedding
+from keyhole.models.dropout_sites import FixedMasks, MaskRecorder, SiteFinder
+from keyhole.models.jigsaw import CHILD_NAME, Jigsaw, add_puzzle, has_puzzle
+from keyhole.models.puzzle import Puzzle, PuzzlePool, PuzzleRules, draw_random_puzzle
 from keyhole.seeds import generator
+from mjp_variants import VARIANTS
 
 SHAPE = (3, 16, 16)
 PATCH, CELLS = 4, 16
@@ -52,14 +53,14 @@ def plain(name: str) -> nn.Module:
 
 
 def embedding(model: nn.Module) -> PatchEmbedding:
-    found = patch_embedding(model, SHAPE)
+    found = find_patch_embedding(model, SHAPE)
     assert isinstance(found, PatchEmbedding)
     return found
 
 
 def puzzled(model: nn.Module, gamma: float = 0.4, *, alike: bool = False, **options: Any) -> Any:
-    rules = Rules(gamma, (PATCH, PATCH), alike=alike)
-    return with_puzzle(model, rules, embedding=embedding(model), shape=SHAPE, **options)
+    rules = PuzzleRules(gamma, (PATCH, PATCH), alike=alike)
+    return add_puzzle(model, rules, embedding=embedding(model), shape=SHAPE, **options)
 
 
 def batch(count: int = 3) -> tuple[Tensor, Tensor]:
@@ -82,7 +83,7 @@ def gradients(model: nn.Module, seed: int = 0) -> dict[str, Tensor]:
 def laid(model: Any, images: Tensor, seed: int = 0) -> Puzzle:
     """The puzzle that a model in training lays from a seed."""
     torch.manual_seed(seed)
-    return drawn(images, model.puzzle.rules, dealer=Dealer())
+    return draw_random_puzzle(images, model.puzzle.rules, pool=PuzzlePool())
 
 
 def reference(model: Any, images: Tensor, order: Tensor, table: Tensor) -> Tensor:
@@ -216,7 +217,7 @@ def test_a_given_puzzle_is_laid_also_in_evaluation(name: str) -> None:
     puzzle = laid(model, images, seed=1)
     torch.manual_seed(1)
     expected = model.train()(images)
-    with model.eval().given(puzzle):
+    with model.eval().use_puzzle(puzzle):
         assert torch.equal(model(images), expected)
     assert torch.equal(model(images), plain(name).eval()(images))
 
@@ -228,7 +229,7 @@ def test_a_puzzle_is_forgotten_where_the_model_fails() -> None:
         model(images[:, :2])
     assert model.pos_embed is own
     assert isinstance(model.pos_embed, nn.Parameter)
-    assert not model.puzzle.playing
+    assert not model.puzzle.in_forward
     assert not torch.equal(model(images), model(images))
 
 
@@ -255,17 +256,17 @@ def test_copies_of_a_model_that_has_trained_cover_other_patches() -> None:
     model(images)
     masks = []
     for network in (model, copy.deepcopy(model)):
-        record = Record()
+        record = MaskRecorder()
         record.begin()
         with record:
             network(images)
-        masks.append(record.by_site()[0])
+        masks.append(record.masks_by_site()[0])
     assert not torch.equal(*masks)
 
 
 def test_a_model_has_but_one_puzzle() -> None:
     with pytest.raises(DoesNotFit, match="has a puzzle already"):
-        with_puzzle(puzzled(plain("timm")), Rules(0.1))
+        add_puzzle(puzzled(plain("timm")), PuzzleRules(0.1))
 
 
 @EITHER
@@ -276,7 +277,7 @@ def test_names_and_weights_are_the_models_own_and_more(name: str) -> None:
     assert added == {"puzzle.unknown", "puzzle.head.weight", "puzzle.head.bias"}
     assert set(base.state_dict()) <= set(model.state_dict())
     assert all(torch.equal(model.state_dict()[n], t) for n, t in base.state_dict().items())
-    assert list(dict(model.named_children()))[-1] == CHILD
+    assert list(dict(model.named_children()))[-1] == CHILD_NAME
 
 
 def test_the_unknown_position_is_drawn_as_wide_as_the_known_ones() -> None:
@@ -339,7 +340,7 @@ def test_double_precision_and_a_table_without_a_leading_axis_are_borne() -> None
 @EITHER
 def test_masks_are_sites_that_can_be_surveyed_and_recorded(name: str) -> None:
     model, (images, _) = puzzled(plain(name), gamma=0.4).train(), batch()
-    survey, record = Survey(), Record()
+    survey, record = SiteFinder(), MaskRecorder()
     with survey:
         model(images)
     (site,) = survey.sites
@@ -348,7 +349,7 @@ def test_masks_are_sites_that_can_be_surveyed_and_recorded(name: str) -> None:
     torch.manual_seed(0)
     with record:
         expected = copy.deepcopy(model)(images)
-    assert torch.equal(record.by_site()[0], laid(model, images).kept != 0)
+    assert torch.equal(record.masks_by_site()[0], laid(model, images).kept != 0)
     torch.manual_seed(0)
     assert torch.equal(model(images), expected)
 
@@ -360,9 +361,9 @@ def test_driven_networks_see_the_image_as_it_lies_and_hide_what_the_mask_says(na
     table = model.pos_embed.detach().repeat(3, 1, 1)
     table[:, 1:][kept == 0] = model.puzzle.unknown.detach()[0, 0]
     order = torch.arange(CELLS).expand(3, -1)
-    with Driven([kept]):
+    with FixedMasks([kept]):
         torch.testing.assert_close(model(images), reference(model, images, order, table))
-    with Driven():
+    with FixedMasks():
         torch.testing.assert_close(model(images), plain(name)(images))
 
 
@@ -370,7 +371,7 @@ def test_driven_networks_see_the_image_as_it_lies_and_hide_what_the_mask_says(na
 def test_where_no_position_is_hidden_there_is_no_mask_to_know(positions: Any) -> None:
     """An attacker takes the image as the network saw it: shuffled or not, it is the same to it."""
     model, (images, _) = puzzled(plain("vit-small"), positions=positions).train(), batch()
-    survey, record = Survey(), Record()
+    survey, record = SiteFinder(), MaskRecorder()
     with survey:
         model(images)
     assert survey.sites == []
@@ -378,10 +379,10 @@ def test_where_no_position_is_hidden_there_is_no_mask_to_know(positions: Any) ->
     torch.manual_seed(0)
     with record:
         found = copy.deepcopy(model)(images)
-    assert record.by_site() == ()
+    assert record.masks_by_site() == ()
     torch.manual_seed(0)
     assert torch.equal(copy.deepcopy(model)(images), found)
-    with Driven():
+    with FixedMasks():
         straight = model(images)
     assert torch.equal(straight, model.eval()(images))
 
@@ -389,7 +390,7 @@ def test_where_no_position_is_hidden_there_is_no_mask_to_know(positions: Any) ->
 def test_masks_between_zero_and_one_can_be_learnt() -> None:
     model, (images, _) = puzzled(plain("vit-small")).train(), batch()
     kept = torch.rand(3, CELLS, generator=generator(1)).requires_grad_()
-    with Driven([kept]):
+    with FixedMasks([kept]):
         found = model(images)
     (gradient,) = torch.autograd.grad(found.square().sum(), kept)
     assert (gradient != 0).all()
@@ -404,7 +405,7 @@ def test_several_victims_are_differentiated_at_once(name: str) -> None:
     weights = dict(model.named_parameters())
 
     def loss(own: dict[str, Tensor], x: Tensor, y: Tensor, mask: Tensor) -> Tensor:
-        with Driven([mask[None]]):
+        with FixedMasks([mask[None]]):
             return F.cross_entropy(functional_call(model, own, (x[None],)), y[None])
 
     together = vmap(grad(loss), in_dims=(None, 0, 0, 0))(weights, images, labels, kept)
@@ -460,7 +461,7 @@ def test_a_batch_that_is_no_puzzle_does_not_remember_the_mask_before_it() -> Non
     model, (images, _) = puzzled(plain("timm"), localiser="ln").train(), batch()
     model(images)
     masked = float(model.localisation_loss().detach())
-    model.puzzle.rules = Rules(0.4, (PATCH, PATCH), share=1e-9)
+    model.puzzle.rules = PuzzleRules(0.4, (PATCH, PATCH), share=1e-9)
     model(images)
     found = float(model.localisation_loss().detach())
     assert found == pytest.approx(by_hand(model, torch.ones(1, CELLS)), rel=1e-5)
@@ -481,13 +482,13 @@ def test_covered_positions_have_no_part_in_localisation(localiser: Any) -> None:
 def test_two_directions_of_positions_on_a_plane_localise_them() -> None:
     """PCA needs no weights: rows and columns on orthogonal axes are found, but for their signs."""
     model = puzzled(plain("timm"), gamma=0.0, localiser="pca")
-    rows, columns = model.puzzle.places.T.double() - 1.5
+    rows, columns = model.puzzle.coordinates.T.double() - 1.5
     plane = torch.zeros(1, 17, 32)
     plane[0, 1:, 3], plane[0, 1:, 7] = 1.2 * rows.float(), columns.float()
     with torch.no_grad():
         model.pos_embed.copy_(plane)
     found = float(model.localisation_loss().detach())
-    true = model.puzzle.places
+    true = model.puzzle.coordinates
     signs = [
         float((torch.stack([a * 1.2 * rows, b * columns], 1) - true).abs().mean())
         for a in (-1, 1)
@@ -500,7 +501,7 @@ def test_two_directions_of_positions_on_a_plane_localise_them() -> None:
 @pytest.mark.parametrize("localiser", ["ln", "pca"])
 def test_where_all_is_covered_nothing_is_localised(localiser: Any) -> None:
     model = puzzled(plain("timm"), localiser=localiser)
-    model.puzzle.uncovered = torch.zeros(CELLS)
+    model.puzzle.known_counts = torch.zeros(CELLS)
     loss = model.localisation_loss()
     (gradient,) = torch.autograd.grad(loss, [model.pos_embed])
     assert float(loss.detach()) == 0
@@ -537,7 +538,7 @@ def enough(letter: str) -> Mjp:
 @pytest.mark.parametrize("letter", VARIANTS)
 def test_a_variant_has_the_parameters_it_should_and_trains_them(name: str, letter: str) -> None:
     defense, base = enough(letter), plain(name)
-    model: Any = defense.prepared(base).train()
+    model: Any = defense.prepare_model(base).train()
     assert set(model.state_dict()) - set(base.state_dict()) == ADDED[letter]
     images, labels = batch()
     found = defense.on_step(model, images, labels)
@@ -556,7 +557,7 @@ def test_a_variant_has_the_parameters_it_should_and_trains_them(name: str, lette
 
 @EITHER
 def test_without_positions_the_order_of_patches_does_not_matter(name: str) -> None:
-    model, (images, _) = VARIANTS["B"].prepared(plain(name)), batch()
+    model, (images, _) = VARIANTS["B"].prepare_model(plain(name)), batch()
     turned = images.roll(PATCH, 2)
     for training in (True, False):
         torch.testing.assert_close(model.train(training)(images), model(turned))
@@ -566,7 +567,7 @@ def test_without_positions_the_order_of_patches_does_not_matter(name: str) -> No
 
 @EITHER
 def test_an_index_tells_which_patch_lies_in_a_slot(name: str) -> None:
-    model, (images, _) = enough("F").prepared(plain(name)), batch()
+    model, (images, _) = enough("F").prepare_model(plain(name)), batch()
     own, index = model.pos_embed.detach(), model.puzzle.index.detach()
     straight = torch.arange(CELLS).expand(3, -1)
     table = own + F.pad(index, (0, 0, 1, 0))
@@ -582,7 +583,7 @@ def test_an_index_tells_which_patch_lies_in_a_slot(name: str) -> None:
 
 @EITHER
 def test_own_positions_stay_those_of_the_slots(name: str) -> None:
-    model, (images, _) = enough("E").prepared(plain(name)).train(), batch()
+    model, (images, _) = enough("E").prepare_model(plain(name)).train(), batch()
     puzzle = laid(model, images)
     assert puzzle.order is not None
     torch.manual_seed(0)
@@ -593,7 +594,7 @@ def test_own_positions_stay_those_of_the_slots(name: str) -> None:
 
 def test_any_network_takes_shuffled_images() -> None:
     base = build("resnet18", classes=5, image_size=16)
-    model, (images, _) = with_puzzle(base, Rules(0.5, (4, 4)), positions="own"), batch()
+    model, (images, _) = add_puzzle(base, PuzzleRules(0.5, (4, 4)), positions="own"), batch()
     assert set(model.state_dict()) == set(base.state_dict())
     assert torch.equal(model.eval()(images), base.eval()(images))
     torch.manual_seed(0)
@@ -608,7 +609,7 @@ def test_any_network_takes_shuffled_images() -> None:
 
 
 def test_a_model_survives_pickling(tmp_path: Path) -> None:
-    model = Mjp(gamma=0.5).prepared(build("vit-small", classes=10, channels=1, image_size=16))
+    model = Mjp(gamma=0.5).prepare_model(build("vit-small", classes=10, channels=1, image_size=16))
     torch.save(model, tmp_path / "model.pt")
     again = torch.load(tmp_path / "model.pt", weights_only=False)
     x = torch.randn(2, 1, 16, 16)
@@ -617,6 +618,6 @@ def test_a_model_survives_pickling(tmp_path: Path) -> None:
 
 
 def test_images_may_be_given_by_name() -> None:
-    model = Mjp(gamma=0.5).prepared(build("vit-small", classes=10, channels=1, image_size=16))
+    model = Mjp(gamma=0.5).prepare_model(build("vit-small", classes=10, channels=1, image_size=16))
     x = torch.randn(2, 1, 16, 16)
     assert torch.equal(model.eval()(images=x), model(x))

@@ -9,12 +9,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import keyhole
-from keyhole.attacks.matching.problem import Problem
+from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.data import load
 from keyhole.federation import LocalTraining
 from keyhole.federation.client import local_update
-from keyhole.models.dropout_sites import Record
-from keyhole.models.modes import ClientMode, set_mode
+from keyhole.models.dropout_sites import MaskRecorder
+from keyhole.models.modes import set_mode
+from keyhole.settings import ClientMode
 from keyhole.threat import Knowledge, Server
 
 P = 0.5
@@ -65,10 +66,10 @@ def test_a_client_with_frozen_norms_sends_the_gradient_worked_out_by_hand(
 ) -> None:
     inputs, labels = torch.randn(images, 1, 8, 8), torch.arange(images)
     running = {n: b.clone() for n, b in model.named_buffers()}
-    record = Record()
+    record = MaskRecorder()
     training = LocalTraining(mode="frozen-norm")
-    update = local_update(model, inputs, labels, training=training, seed=3, record=record)
-    (mask,) = record.by_site()
+    update = local_update(model, inputs, labels, training=training, seed=3, mask_recorder=record)
+    (mask,) = record.masks_by_site()
     assert 0 < int((~mask).sum()) < mask.numel()
     weights = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters()}
     loss = F.cross_entropy(by_hand(model[1], weights, inputs, mask), labels)
@@ -104,14 +105,16 @@ def test_the_attacker_runs_its_copy_as_the_recipe_says(
     update = local_update(model, inputs, labels, training=LocalTraining(mode=mode), seed=0)
     knowledge = Knowledge(data.shape, 10, data.mean, data.std, batch_size=2, client_mode=mode)
     observation = Server(model).receive(update, knowledge)
-    problem = Problem.of(observation)
+    problem = MatchingProblem.from_observation(observation)
     own = problem.model
     assert isinstance(own, nn.Sequential)
     assert (own[1].training, own[4].training) == (norm, dropout)
     assert len(problem.sites) == int(dropout)
     assert not any(module.training for module in observation.model.modules())
     default = replace(knowledge, client_mode="train")
-    assert Problem.of(replace(observation, knowledge=default)).model[1].training  # type: ignore[index]
+    assert (
+        MatchingProblem.from_observation(replace(observation, knowledge=default)).model[1].training
+    )  # type: ignore[index]
 
 
 def test_an_audit_tells_the_attacker_of_the_mode_and_its_loss_can_vanish(

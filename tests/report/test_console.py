@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from keyhole import audit
-from keyhole.audit.run import AuditResult
-from keyhole.audit.scene import Skipped
+from keyhole.auditing.attack_setting import Skipped
+from keyhole.auditing.results import AuditResult
 from keyhole.metrics import Summary
 from keyhole.report import print_result
 

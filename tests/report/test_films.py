@@ -10,7 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from keyhole.audit import AuditResult, Plan, Stage, run_plan
+from keyhole.auditing import AuditResult, Plan, Stage, run_plan
 from keyhole.report import print_result, render, view
 
 PLAN = Plan(
@@ -66,7 +66,7 @@ def test_notes_stand_below_their_row_and_are_escaped(result: AuditResult) -> Non
 def test_the_page_says_who_was_given_masks_and_how_near_the_others_came(
     result: AuditResult, page: str
 ) -> None:
-    told = [f for f in result.findings if "dropout masks" in view.knows(f)]
+    told = [f for f in result.findings if "dropout masks" in view.describe_knowledge(f)]
     assert [f.attack for f in told] == ["wiig"]
     assert "was given the labels, was given the dropout masks" in page
     assert "Mask MSE" in page

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from keyhole.audit.membership import MembershipPlan, MembershipResult, Trial, infer_membership
+from keyhole.auditing.membership import MembershipPlan, MembershipResult, Trial, infer_membership
 from keyhole.report.membership_page import render
 from keyhole.report.membership_view import headline
 

@@ -3,8 +3,8 @@ import shutil
 
 import pytest
 
-from keyhole.audit import Plan, Stage, run_plan
-from keyhole.audit.membership import MembershipPlan, infer_membership
+from keyhole.auditing import Plan, Stage, run_plan
+from keyhole.auditing.membership import MembershipPlan, infer_membership
 from keyhole.report import membership_page, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -20,6 +20,9 @@ FLAGS = [
 
 TITLE = 'In a browser <img src=x onerror="window.foreign=1"><script>window.foreign=1</script>'
 """A name as an attacker would choose it."""
+DECODED = "image => (image.loading = 'eager', image.decode())"
+"""Waits for a picture; a picture that cannot be shown is an error. (The page's policy forbids the
+polling of ``wait_for_function``.)"""
 A4 = {"width": 703, "height": 1009}
 """What the margins leave of a page of 210 x 297 mm, in CSS pixels."""
 
@@ -79,10 +82,7 @@ def test_the_page_opens_without_errors_or_requests(page):
 def test_originals_and_reconstructions_stand_side_by_side_large_enough_to_judge(page):
     pair = page.locator(".row .pair").first
     pair.scroll_into_view_if_needed()
-    page.wait_for_function(
-        "[...document.querySelector('.row .pair').querySelectorAll('img')]"
-        ".every(image => image.complete && image.naturalWidth > 0)"
-    )
+    page.evaluate(f"Promise.all([...document.querySelectorAll('.row .pair img')].map({DECODED}))")
     original, seen = (pair.locator("img").nth(i).bounding_box() for i in (0, 1))
     assert original["width"] >= 120
     assert original["y"] == pytest.approx(seen["y"], abs=1)
@@ -100,10 +100,7 @@ def test_every_film_is_seen_as_a_whole_beside_or_above_its_loss_curve(page, widt
     assert page.locator(".film").count() == 3
     for i in range(3):
         page.locator(".film").nth(i).scroll_into_view_if_needed()
-    page.wait_for_function(
-        "[...document.querySelectorAll('.film img')]"
-        ".every(image => image.complete && image.naturalWidth > 0)"
-    )
+    page.evaluate(f"Promise.all([...document.querySelectorAll('.film img')].map({DECODED}))")
     boxes = page.evaluate(
         "[...document.querySelectorAll('.film img, .curve svg')]"
         ".map(e => e.getBoundingClientRect()).map(b => [b.left, b.right, b.width, b.height])"

@@ -7,9 +7,10 @@ import shutil
 import pytest
 from rich.console import Console
 
-from keyhole.audit import Plan, Stage, Store, run_plan
-from keyhole.audit.run import rebuild
-from keyhole.audit.verdict import Verdict
+from keyhole.auditing import Plan, Stage, run_plan
+from keyhole.auditing.results import AuditResult
+from keyhole.auditing.sections import describe_shared
+from keyhole.auditing.verdict import Verdict
 from keyhole.report import print_result, render, view, write
 
 PLAN = Plan(
@@ -58,7 +59,7 @@ def test_every_verdict_and_every_row_is_on_the_page(result, page):
 
 
 def test_a_defense_at_several_strengths_is_plotted(result, page):
-    faces = view.sections(result)[0]
+    faces = result.sections[0]
     ((key, lines),) = view.sweeps(faces).items()
     assert key == ("gaussian", "sigma")
     assert {line.attacker for line in lines} == {"naive", "adaptive"}
@@ -139,7 +140,7 @@ def test_what_was_not_tested_or_not_scored_is_counted_apart():
     ],
 )
 def test_what_clients_did_is_told_beside_what_attacks_take_it_for(recipe, words):
-    assert view.what_is_shared(recipe) == words
+    assert describe_shared(recipe) == words
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +156,7 @@ def untested(tmp_path_factory):
 def test_not_tested_is_the_same_word_everywhere(untested):
     out = io.StringIO()
     print_result(untested, Console(file=out, width=100))
-    again = rebuild(untested.store)
+    again = AuditResult.load(untested.store.root)
     for result in (untested, again):
         assert [v.status for v in result.verdicts] == ["not tested", "not tested"]
         assert [v["status"] for v in result.to_json()["verdicts"]] == ["not tested"] * 2
@@ -181,7 +182,7 @@ def test_a_folder_written_before_there_was_not_tested_is_judged_anew(untested, t
             ]
             found["verdicts"] = [{**v, "status": "not broken"} for v in found["verdicts"]]
         path.write_text(json.dumps(found))
-    result = rebuild(Store.existing(tmp_path / "old"))
+    result = AuditResult.load(tmp_path / "old")
     assert [v.status for v in result.verdicts] == ["not tested"]
     assert "not tested" in render(result, title="x")
 

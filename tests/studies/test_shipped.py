@@ -9,8 +9,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from keyhole.studies import STUDIES
-from keyhole.studies.base import SHIPPED
+from keyhole_studies import STUDIES, load_study
+from keyhole_studies.result_files import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,13 +28,13 @@ def test_a_study_is_shown_outside_the_repository(keyhole, tmp_path, name):
 
 
 def test_results_of_ones_own_come_first(keyhole, tmp_path):
-    piece = STUDIES["dia"].pieces[0].name
+    name = load_study("dia").experiments[0].name
     own = tmp_path / "results" / "dia"
     own.mkdir(parents=True)
-    shutil.copy(SHIPPED / "dia" / f"{piece}.json", own)
+    shutil.copy(SHIPPED / "dia" / f"{name}.json", own)
     code, out, err = keyhole("study", "dia", "--show", "--json")
     assert (code, err) == (0, "")
-    assert {row["piece"] for row in json.loads(out)["rows"]} == {piece}
+    assert {row["piece"] for row in json.loads(out)["rows"]} == {name}
 
 
 def test_nothing_is_run_or_counted_as_done_by_what_ships(keyhole):
@@ -56,7 +56,9 @@ def test_the_wheel_holds_the_results_of_every_study(tmp_path):
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
     (wheel,) = (tmp_path / "wheel").glob("*.whl")
     with ZipFile(wheel) as file:
-        held = {name.partition("keyhole/studies/results/")[2] for name in file.namelist()}
+        cells = {name for name in file.namelist() if name.endswith("/cells.toml")}
+        held = {name.partition("keyhole_studies/results/")[2] for name in file.namelist()}
     here = {p.relative_to(ROOT / "results").as_posix() for p in (ROOT / "results").rglob("*.json")}
     assert here <= held
+    assert len(cells) == len(STUDIES)
     assert set(STUDIES) <= {name.partition("/")[0] for name in held}

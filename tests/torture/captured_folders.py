@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from safetensors.torch import load_file, save_file
 
-from keyhole.audit import Plan, Stage, run_plan
+from keyhole.auditing import Plan, Stage, run_plan
 from keyhole.federation import TrainingPlan, train
 from torture.captured_mutations import mutate
 from torture.fuzzing import Fuzzer

@@ -16,9 +16,10 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from keyhole import cli
-from keyhole.audit import Stage
-from keyhole.audit.progress import Silent
-from keyhole.studies.base import AuditPiece, Setting, Study
+from keyhole.auditing import Stage
+from keyhole.progress import NullProgress
+from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.base import Study, StudyContext
 
 VARIES = {"seconds", "client_seconds", "gate_seconds"}
 """What no two runs have in common."""
@@ -41,7 +42,7 @@ def command(*arguments: str) -> Callable[[], object]:
     """The command line, with attacks that save at every look."""
 
     def run() -> object:
-        importlib.import_module("keyhole.audit.bench").SECONDS_BETWEEN_SAVES = 0
+        importlib.import_module("keyhole.auditing.store_checkpointer").SECONDS_BETWEEN_SAVES = 0
         sys.argv = ["keyhole", *arguments]
         return cli.main()
 
@@ -141,16 +142,16 @@ def some_images(folder: Path) -> None:
 
 
 def measure_study() -> None:
-    """A study of two pieces, each an audit of its own."""
-    importlib.import_module("keyhole.audit.bench").SECONDS_BETWEEN_SAVES = 0
+    """A study of two experiments, each an audit of its own."""
+    importlib.import_module("keyhole.auditing.store_checkpointer").SECONDS_BETWEEN_SAVES = 0
     stages = [
         Stage(data="digits", defenses=(d,), attacks=("ig",), victims=2, iterations=100)
         for d in ("none", "dropout")
     ]
-    pieces = tuple(AuditPiece(f"piece-{s.defenses[0]}", stage=s) for s in stages)
-    study = Study("torture", "A study", "nobody 2026", pieces)
-    setting = Setting(runs=Path("runs"), data_dir=None, device="cpu", progress=Silent())
-    for _ in study.run(pieces, setting, results=Path("results")):
+    experiments = tuple(AuditExperiment(f"piece-{s.defenses[0]}", stage=s) for s in stages)
+    study = Study("torture", "A study", "nobody 2026", experiments)
+    context = StudyContext(runs=Path("runs"), data_dir=None, device="cpu", progress=NullProgress())
+    for _ in study.run(experiments, context, results=Path("results")):
         pass
 
 

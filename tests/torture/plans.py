@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import torch
 
-from keyhole.audit.cast import cast
-from keyhole.audit.plan import Plan, Stage, read_plan
+from keyhole.auditing.plan import Plan, Stage, read_plan
+from keyhole.auditing.resolve import resolve_stage
 from torture.fuzzing import Fuzzer
 from torture.mutations import NUMBERS, TEXTS, nasty_value, spoil_bytes, spoil_text
 
@@ -28,7 +28,7 @@ class Plans(Fuzzer):
     name: ClassVar[str] = "plans"
 
     def prepare(self) -> None:
-        room = resources.files("keyhole.audit")
+        room = resources.files("keyhole.auditing")
         self.text = room.joinpath("tour.toml").read_text(encoding="utf-8")
 
     def run(self, draw: random.Random, folder: Path) -> None:
@@ -44,7 +44,7 @@ class Plans(Fuzzer):
         json.dumps(plan.to_json(), allow_nan=False)
         for stage in plan.stage:
             if is_small(stage):
-                cast(stage, seed=plan.seed, data_dir=None, device=torch.device("cpu"))
+                resolve_stage(stage, seed=plan.seed, data_dir=None, device=torch.device("cpu"))
 
 
 def is_small(stage: Stage) -> bool:

@@ -9,10 +9,9 @@ from typing import ClassVar
 
 from safetensors.torch import load_file, save_file
 
-from keyhole.audit import audit
-from keyhole.audit.run import rebuild
-from keyhole.audit.store import Store
-from keyhole.audit.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED
+from keyhole.auditing import audit
+from keyhole.auditing.results import AuditResult
+from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED
 from keyhole.report import render
 from torture.fuzzing import BrokenPromise, Fuzzer
 from torture.mutations import spoil_bytes, spoil_json_file, spoil_path
@@ -40,11 +39,11 @@ class RunFolders(Fuzzer):
         files = sorted(path for path in run.rglob("*") if path.is_file())
         for path in draw.sample(files, draw.choice([1, 1, 2])):
             spoil(draw, path)
-        store = Store.existing(run)
-        result = rebuild(store)
-        title = store.plan() or {}
-        page = render(result, title=str(title.get("title", "Audit")))
+        result = AuditResult.load(run)
+        page = render(result)
         result.to_json()
+        for written in (result.to_csv(), result.to_csv(per_image=True), result.to_latex()):
+            written.encode("utf-8", "backslashreplace")
         if {verdict.status for verdict in result.verdicts} - STATUSES or "<html" not in page:
             raise BrokenPromise("a verdict of no known kind")
 

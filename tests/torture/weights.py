@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 
 from keyhole.models import build
-from keyhole.models.weights import load_weights, spare_weights
+from keyhole.models.weights import load_weights, read_defense_weights
 from keyhole.update import Update
 from torture.fuzzing import BrokenPromise, Fuzzer
 from torture.mutations import TEXTS, spoil_bytes, spoil_json, spoil_path
@@ -38,7 +38,7 @@ class Weights(Fuzzer):
             for name, tensor in self.model.state_dict().items():
                 if not tensor.isfinite().all():
                     raise BrokenPromise(f"weights that are not finite were taken: {name}")
-        spare_weights(path)
+        read_defense_weights(path)
 
 
 def spoilt_file(draw: random.Random, sound: dict[str, torch.Tensor]) -> bytes:

@@ -30,7 +30,7 @@ def train(message: Message, context: Context) -> Message:
     client = int(context.node_config["partition-id"])
     model = federation.model
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-    member = federation.member(int(message.content["config"]["server-round"]), client)
+    member = federation.make_client(int(message.content["config"]["server-round"]), client)
     update = local_training(
         model,
         member.images,
@@ -38,7 +38,7 @@ def train(message: Message, context: Context) -> Message:
         data=federation.data,
         training=federation.training,
         generator=member.generator,
-        later=member.later,
+        images_by_epoch=member.images_by_epoch,
     )
     weights = {name: start + update.change[name] for name, start in model.state_dict().items()}
     said = MetricRecord({"num-examples": update.examples, "partition-id": client})

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from keyhole.errors import RunFolderError
 from keyhole.federation import Federation
 from keyhole.federation.flower import curious
-from keyhole.federation.run import about, recipe
+from keyhole.federation.run import describe_run, round_config
 from keyhole_flower.task import Settings, federation_of, plan_of
 
 app = ServerApp()
@@ -26,21 +26,23 @@ def main(grid: Grid, context: Context) -> None:
     plan, federation = plan_of(settings), federation_of(settings)
     strategy = curious(FedAvg)(
         capture=empty_folder(settings),
-        about=about(plan, federation.data),
+        about=describe_run(plan, federation.data),
         fraction_evaluate=0.0,
         min_available_nodes=plan.clients,
         min_train_nodes=plan.clients,
     )
     owners = {str(client): share for client, share in enumerate(federation.shares)}
-    strategy.recorder.truth(plan.data, owners, image_size=plan.image_size)  # only for the judge
+    strategy.capture_writer.write_truth(
+        plan.data, owners, image_size=plan.image_size
+    )  # only for the judge
     strategy.start(
         grid,
         ArrayRecord(federation.model.state_dict()),
         num_rounds=plan.rounds,
-        train_config=ConfigRecord(recipe(plan)),
+        train_config=ConfigRecord(round_config(plan)),
         evaluate_fn=lambda _, arrays: evaluated(federation, arrays),
     )
-    log.info("What the server saw: %s", strategy.recorder.root)
+    log.info("What the server saw: %s", strategy.capture_writer.root)
 
 
 def empty_folder(settings: Settings) -> Path:

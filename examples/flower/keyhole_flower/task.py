@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 from keyhole.federation import Federation, TrainingPlan, assemble
-from keyhole.settings import checked
+from keyhole.settings import make_settings
 
 Settings = Mapping[str, Any]
 """A run's settings, as ``[tool.flwr.app.config]`` in pyproject.toml has them."""
@@ -15,7 +15,7 @@ Settings = Mapping[str, Any]
 
 def plan_of(settings: Settings) -> TrainingPlan:
     """The run's settings in Keyhole's words."""
-    return checked(
+    return make_settings(
         TrainingPlan,
         {
             "model": settings["model"],

@@ -1,30 +1,30 @@
 """Attacks: each reads an observation and returns what it believes it saw."""
 
+from keyhole.attacks.analytic import April, LabelInference, LinearLeak, PatchLeastSquares
 from keyhole.attacks.base import Attack, Reconstruction
-from keyhole.attacks.closed_form import April, LabelInference, LinearLeak, PatchLeastSquares
+from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.generative.gifd import Gifd
 from keyhole.attacks.interception import Interception, UndoneInterception
 from keyhole.attacks.matching import (
     DeepLeakage,
+    DiaRead,
     DropoutInversion,
     GradInversion,
     GradViT,
     ImprovedDeepLeakage,
     InvertingGradients,
     IterativeApril,
-    MaskReading,
     Matching,
     UploadedInversion,
-    WellInformed,
+    Wiig,
 )
-from keyhole.attacks.puzzle import PuzzleInversion, PuzzleSpan
-from keyhole.attacks.workbench import Workbench
+from keyhole.attacks.mjp import MjpInversion, MjpSpan
 from keyhole.registry import Registry
 
 CLOSED_FORM = (
     LinearLeak,
     PatchLeastSquares,
-    PuzzleSpan,
+    MjpSpan,
     April,
     LabelInference,
     Interception,
@@ -35,17 +35,19 @@ ITERATIVE = (
     ImprovedDeepLeakage,
     InvertingGradients,
     UploadedInversion,
-    WellInformed,
+    Wiig,
     DropoutInversion,
-    MaskReading,
+    DiaRead,
     IterativeApril,
     GradViT,
     GradInversion,
     Gifd,
-    PuzzleInversion,
+    MjpInversion,
 )
 
-ATTACKS: Registry[Attack] = Registry("attack", [*CLOSED_FORM, *ITERATIVE])
+ATTACKS: Registry[Attack] = Registry(
+    "attack", [*CLOSED_FORM, *ITERATIVE], base=Attack, group="keyhole.attacks"
+)
 
 __all__ = [
     "ATTACKS",
@@ -53,7 +55,9 @@ __all__ = [
     "ITERATIVE",
     "April",
     "Attack",
+    "Checkpointer",
     "DeepLeakage",
+    "DiaRead",
     "DropoutInversion",
     "Gifd",
     "GradInversion",
@@ -64,13 +68,11 @@ __all__ = [
     "IterativeApril",
     "LabelInference",
     "LinearLeak",
-    "MaskReading",
     "Matching",
+    "MjpInversion",
+    "MjpSpan",
     "PatchLeastSquares",
-    "PuzzleInversion",
-    "PuzzleSpan",
     "Reconstruction",
     "UndoneInterception",
     "UploadedInversion",
-    "Workbench",
 ]

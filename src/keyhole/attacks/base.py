@@ -5,17 +5,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
-from keyhole.attacks.undoing import UNDOING
-from keyhole.attacks.workbench import Bare, Workbench
+from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
 from keyhole.data import denormalise
 from keyhole.data.image_set import normalise
+from keyhole.defenses.base import Defense
+from keyhole.defenses.capabilities import Capability
 from keyhole.errors import DoesNotFit
-from keyhole.registry import parameters, spell, switched_off
+from keyhole.registry import label_of, name_class, spell_part
 from keyhole.threat import Observation
 
 
@@ -46,24 +47,24 @@ class Reconstruction:
 class Attack(ABC):
     """An attack on what the server saw of one client, or of many.
 
-    Subclasses are frozen dataclasses of hyperparameters and implement :meth:`misfits`,
+    Subclasses are frozen dataclasses of hyperparameters and implement :meth:`incompatibilities`,
     :meth:`reads` and :meth:`reconstruct`; one that attacks many victims at once overrides
     :meth:`stream` as well.
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    paper: ClassVar[str]
-    needs: ClassVar[str]
+    """Of a class that declares none: where it is, ``package.module:Class``."""
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    needs: ClassVar[str] = ""
     """In words: what the model and the update must be like."""
-    adapts_to: ClassVar[frozenset[str]] = frozenset()
-    """Defenses that this attack acts upon when it knows of them."""
+    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE})
+    """What it can use of what a known defense declares. A change of images is undone in whatever
+    an attack reads, unless it leaves that capability out."""
     only_adaptive: ClassVar[bool] = False
     """Whether it is of use only to an attacker who knows the defense."""
     reads_images: ClassVar[bool] = True
     """Whether it looks for images, not for labels alone."""
-    undoes: ClassVar[bool] = True
-    """Whether a known defense on images is undone in what it reads (see :mod:`undoing`)."""
     exact: ClassVar[bool] = True
     """Whether what it reads is right to the grey level where it reads at all."""
     recovers_inputs: ClassVar[bool] = False
@@ -72,6 +73,10 @@ class Attack(ABC):
     """Whether it looks at the update, and not elsewhere."""
     altered_model: ClassVar[str | None] = None
     """What the server must change in the model before it sends it out; None: nothing."""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        name_class(cls)
 
     @property
     def given(self) -> frozenset[str]:
@@ -83,7 +88,7 @@ class Attack(ABC):
         return model
 
     @abstractmethod
-    def misfits(self, observation: Observation) -> list[str]:
+    def incompatibilities(self, observation: Observation) -> list[str]:
         """Why this attack cannot be tried on ``observation``; empty where it can."""
 
     @abstractmethod
@@ -95,21 +100,25 @@ class Attack(ABC):
         """Reads the client's images or labels out of ``observation``."""
 
     def stream(
-        self, observations: Sequence[Observation], bench: Workbench
+        self, observations: Sequence[Observation], checkpointer: Checkpointer
     ) -> Iterator[Reconstruction]:
         """One reconstruction for each observation, in order, as they get ready."""
         for observation in observations:
             yield self.reconstruct(observation)
 
-    def others(self, observation: Observation) -> list[Reconstruction]:
+    def other_versions(self, observation: Observation) -> list[Reconstruction]:
         """What other versions of the client's images show: here, each of its other updates."""
         alone = [replace(observation, update=u, earlier=()) for u in observation.earlier]
         return [self.reconstruct(each) for each in alone]
 
-    def knows(self, defense: str) -> bool:
-        """Whether an attacker who knows of ``defense`` gets more by this attack."""
-        undoes = self.undoes and self.reads_images and not self.only_adaptive
-        return defense in self.adapts_to or (undoes and defense in UNDOING)
+    def matching_capabilities(self, defense: Defense) -> frozenset[Capability]:
+        """What this attack can use of what ``defense`` declares."""
+        none_read = frozenset() if self.reads_images else frozenset({Capability.IMAGE_CHANGE})
+        return (self.uses & defense.declares) - none_read
+
+    def knows(self, defense: Defense) -> bool:
+        """Whether an attacker who knows ``defense`` attacks otherwise than one who does not."""
+        return bool(self.matching_capabilities(defense))
 
     @final
     def __call__(self, observation: Observation) -> Reconstruction:
@@ -119,15 +128,15 @@ class Attack(ABC):
     @final
     @torch.no_grad()
     def on_many(
-        self, observations: Sequence[Observation], bench: Workbench | None = None
+        self, observations: Sequence[Observation], checkpointer: Checkpointer | None = None
     ) -> Iterator[Reconstruction]:
         """Attacks several clients that trained the same model.
 
-        A long attack keeps its state on the ``bench`` and goes on from what it finds there.
+        A long attack keeps its state on the ``checkpointer`` and goes on from what it finds there.
         """
         for observation in observations:
             observation.update.check()
-        reasons = self.misfits(observations[0]) if observations else []
+        reasons = self.incompatibilities(observations[0]) if observations else []
         if reasons:
             raise DoesNotFit(f"attack {self.name!r} does not apply: {'; '.join(reasons)}")
         for observation in observations:
@@ -136,17 +145,20 @@ class Attack(ABC):
                 raise DoesNotFit(
                     f"attack {self.name!r} reads {absent[0]!r}, which the update does not have"
                 )
-        found = self.stream(observations, bench or Bare())
+        found = self.stream(observations, checkpointer or NullCheckpointer())
         for observation, reconstruction in zip(observations, found, strict=True):
-            yield self.undone(reconstruction, observation)
+            yield self.undo_image_change(reconstruction, observation)
 
-    def undone(self, found: Reconstruction, observation: Observation) -> Reconstruction:
-        """What was read, less a known defense on the images (see :mod:`undoing`)."""
+    def undo_image_change(self, found: Reconstruction, observation: Observation) -> Reconstruction:
+        """What was read, with a known change of the images undone."""
         known = observation.knowledge
-        concerned = known.defense is not None and known.defense.name in UNDOING
-        if found.images is None or known.defense is None or not (concerned and self.undoes):
+        defense = known.declared(Capability.IMAGE_CHANGE)
+        change = None if defense is None else defense.image_change()
+        if found.images is None or change is None or Capability.IMAGE_CHANGE not in self.uses:
             return found
-        all_found = [*(r.images for r in self.others(observation)), found.images]
+        from keyhole.attacks.jigsaw.undo import undo  # solvers are imported only where needed
+
+        all_found = [*(r.images for r in self.other_versions(observation)), found.images]
         seen = [
             denormalise(images, known.mean, known.std).clamp(0, 1)
             for images in all_found
@@ -154,23 +166,21 @@ class Attack(ABC):
         ]
         if not seen:
             return found
-        undone = UNDOING[known.defense.name](seen, known.defense, self.exact)
-        sure = found.confidence if undone.confidence is None else undone.confidence
-        notes = (*found.notes, undone.note) if undone.note else found.notes
+        restored = undo(change, seen, exact=self.exact)
+        sure = found.confidence if restored.confidence is None else restored.confidence
+        notes = (*found.notes, restored.note) if restored.note else found.notes
         return replace(
             found,
-            images=normalise(undone.images, known.mean, known.std),
-            confidence=None if sure is None or len(sure) != len(undone.images) else sure,
+            images=normalise(restored.images, known.mean, known.std),
+            confidence=None if sure is None or len(sure) != len(restored.images) else sure,
             notes=notes,
             frames=(),
         )
 
     @property
-    def called(self) -> str:
+    def label(self) -> str:
         """Its name, with those of its parameters that are not the usual ones."""
-        usual = parameters(type(self)())
-        chosen = {k: v for k, v in parameters(self).items() if v != usual[k]}
-        return spell(self.name, chosen, off=chosen)
+        return label_of(self)
 
     def __str__(self) -> str:
-        return spell(self.name, parameters(self), off=switched_off(self))
+        return spell_part(self)

@@ -9,8 +9,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from keyhole.attacks.base import Attack, Reconstruction
-from keyhole.attacks.undoing import UNDOING
 from keyhole.data.image_set import normalise
+from keyhole.defenses.capabilities import Capability
 from keyhole.threat import Observation
 
 
@@ -23,13 +23,13 @@ class Interception(Attack):
     paper: ClassVar[str] = "the first threat of Chen et al. 2025 (CSVAR)"
     needs: ClassVar[str] = "a defense under which images travel"
     reads_update: ClassVar[bool] = False
-    undoes: ClassVar[bool] = False
+    uses: ClassVar[frozenset[Capability]] = frozenset()
 
     @property
     def given(self) -> frozenset[str]:
         return frozenset({"intercepted"})
 
-    def misfits(self, observation: Observation) -> list[str]:
+    def incompatibilities(self, observation: Observation) -> list[str]:
         if not observation.knowledge.intercepted:
             return ["no image was seen on its way to the client"]
         return []
@@ -38,16 +38,16 @@ class Interception(Attack):
         return set()
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
-        return self.shown(observation, self.versions(observation)[-1])
+        return self.show(observation, self.versions(observation)[-1])
 
-    def others(self, observation: Observation) -> list[Reconstruction]:
-        return [self.shown(observation, one) for one in self.versions(observation)[:-1]]
+    def other_versions(self, observation: Observation) -> list[Reconstruction]:
+        return [self.show(observation, one) for one in self.versions(observation)[:-1]]
 
     def versions(self, observation: Observation) -> tuple[Tensor, ...]:
         assert observation.knowledge.intercepted is not None
         return observation.knowledge.intercepted
 
-    def shown(self, observation: Observation, images: Tensor) -> Reconstruction:
+    def show(self, observation: Observation, images: Tensor) -> Reconstruction:
         known = observation.knowledge
         return Reconstruction(
             images=normalise(images, known.mean, known.std), confidence=torch.ones(len(images))
@@ -61,12 +61,10 @@ class UndoneInterception(Interception):
     name: ClassVar[str] = "intercept-undo"
     summary: ClassVar[str] = "un-shuffles or denoises the images seen on their way"
     paper: ClassVar[str] = "Keyhole"
-    adapts_to: ClassVar[frozenset[str]] = frozenset(UNDOING)
+    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE})
     only_adaptive: ClassVar[bool] = True
-    undoes: ClassVar[bool] = True
 
-    def misfits(self, observation: Observation) -> list[str]:
-        defense = observation.knowledge.defense
-        if defense is None or defense.name not in UNDOING:
-            return [f"it needs to know the defense on the images: {' or '.join(UNDOING)}"]
-        return super().misfits(observation)
+    def incompatibilities(self, observation: Observation) -> list[str]:
+        if observation.knowledge.declared(Capability.IMAGE_CHANGE) is None:
+            return ["it needs to know the defense on the images, one that declares what it changed"]
+        return super().incompatibilities(observation)

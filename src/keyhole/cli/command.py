@@ -102,6 +102,7 @@ def run(app: Callable[..., Any], arguments: Sequence[str]) -> int:
     ``{"error": ...}`` on standard output besides; so do Ctrl-C and a want of memory. Anything else
     keeps its traceback.
     """
+    INTERRUPTS.last_words = lambda: tell_interrupted("interrupted", as_json="--json" in arguments)
     with INTERRUPTS.handled():
         return call(app, arguments)
 
@@ -115,9 +116,9 @@ def call(app: Callable[..., Any], arguments: Sequence[str]) -> int:
         raise click.Abort  # some versions of typer give the exit code of Ctrl-C, others raise this
     except (KeyboardInterrupt, click.Abort):
         resumable = RESUMABLE & set(arguments[:1])
-        code = EXIT_CODE
         message = "interrupted: continue with the same command" if resumable else "interrupted"
-        log(f"keyhole: {message}")
+        tell_interrupted(message, as_json=as_json)
+        return EXIT_CODE
     except KeyholeError as error:
         log(f"keyhole: {error}")
         code, message = USER_ERROR, str(error)
@@ -136,6 +137,13 @@ def call(app: Callable[..., Any], arguments: Sequence[str]) -> int:
     if as_json:
         say_json({"error": message})
     return code
+
+
+def tell_interrupted(message: str, *, as_json: bool) -> None:
+    """Says that Ctrl-C was pressed, to people and, with ``--json``, to machines."""
+    log(f"keyhole: {message}")
+    if as_json:
+        say_json({"error": message})
 
 
 def why_machine(error: Exception) -> str | None:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keyhole.audit.guard import SECONDS, Guard, weights_change
-from keyhole.audit.self_check import SelfCheck, check_seconds, check_threshold
 from keyhole.cli.shared import ClientMode, DataDir, ImageSize, Json, Mean, Std
-from keyhole.data import load
-from keyhole.data.normalisation import check_both, read_deviations, read_means
-from keyhole.defenses import DEFENSES
 from keyhole.errors import BadValue
-from keyhole.models import build
-from keyhole.models.modes import read_mode
+from keyhole.interrupts import INTERRUPTS
+from keyhole.mean_and_std import check_mean_and_std, parse_deviations, parse_means
+from keyhole.settings import parse_mode
 from keyhole.terminal import say_json, say_unwrapped
-from keyhole.update import Update, read_safetensors
+
+if TYPE_CHECKING:
+    from keyhole.auditing.self_check import SelfCheck
 
 EXIT_CODES = {False: 0, True: 1, None: 4}
 """By whether the update leaks; None: nobody knows."""
@@ -47,7 +45,7 @@ def guard(
     ] = 0.5,
     seconds: Annotated[
         float, typer.Option(help="Time for iterative attacks; 0: closed forms alone.")
-    ] = SECONDS,
+    ] = 30.0,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -56,19 +54,26 @@ def guard(
     Exit codes: 0 no attack tried reads an image; 1 an image was read: it leaks; 2 the input cannot
     be used; 4 no attack on images could be tried, so nobody knows.
     """
+    mode = parse_mode(client_mode or "train")
+    check_mean_and_std(mean, std)
+    with INTERRUPTS.leaving_at_once():
+        from keyhole.auditing.guard import Guard, subtract_weights
+        from keyhole.auditing.self_check import check_seconds, check_threshold
+        from keyhole.data import load
+        from keyhole.defenses import DEFENSES
+        from keyhole.models import build
+        from keyhole.update import Update, read_safetensors
     check_threshold(threshold)
     check_seconds(seconds)
     checked_defense = DEFENSES.parse(defense)
-    mode = read_mode(client_mode or "train")
-    check_both(mean, std)
     found = load(
         data,
         image_size=image_size,
         data_dir=data_dir,
-        mean=None if mean is None else read_means(mean),
-        std=None if std is None else read_deviations(std),
+        mean=None if mean is None else parse_means(mean),
+        std=None if std is None else parse_deviations(std),
     )
-    chosen = chosen_images(images, len(found))
+    chosen = read_indices(images, len(found))
     network = build(
         model,
         classes=len(found.classes),
@@ -77,7 +82,7 @@ def guard(
         weights=before,
     )
     own = {name for name, _ in network.named_parameters()}
-    change = weights_change(read_safetensors(before)[0], read_safetensors(after)[0])
+    change = subtract_weights(read_safetensors(before)[0], read_safetensors(after)[0])
     update = Update(
         {name: tensor for name, tensor in change.items() if name in own},
         steps=steps,
@@ -100,19 +105,19 @@ def guard(
     if as_json:
         say_json(result.to_json())
     else:
-        for line in lines_of(result):
+        for line in verdict_lines(result):
             say_unwrapped(line)
     raise typer.Exit(EXIT_CODES[result.leaks])
 
 
-def lines_of(result: SelfCheck) -> list[str]:
+def verdict_lines(result: SelfCheck) -> list[str]:
     """The verdict, then what else the update tells, a line each."""
     first = {True: "LEAKS: ", False: "", None: "NOT TESTED: "}[result.leaks] + result.words
     more = [each for each in (result.labels, result.membership) if each is not None]
     return [first, *map(str, more), *(f"note: {note}" for note in result.notes)]
 
 
-def chosen_images(text: str | None, count: int) -> list[int]:
+def read_indices(text: str | None, count: int) -> list[int]:
     """Indices from ``3,5``; all without."""
     if text is None:
         return list(range(count))

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from keyhole.cli.shared import Json
-from keyhole.report.catalogue import catalogue
-from keyhole.report.details import entries_of, entry_of
+from keyhole.interrupts import INTERRUPTS
 from keyhole.terminal import TextTable, plain, say, say_json, say_table, say_unwrapped
 
 ROOMS = "attacks, membership, defenses, models, data, metrics"
@@ -16,9 +15,12 @@ FACTS = {
     "paper": "Paper",
     "needs": "Needs",
     "is_given": "Is given",
-    "adapts_to": "Knows of",
+    "adapts_to": "Adapts to",
+    "declares": "Declares to an attacker who knows it",
     "alters_model": "Alters the model",
     "more is seen when": "More is seen when it is",
+    "required": "Must be given",
+    "from": "From",
 }
 """What is told of an entry besides its summary, and under which name."""
 
@@ -31,6 +33,9 @@ def list_all(
     as_json: Json = False,
 ) -> None:
     """List attacks, defenses, models, data sets and metrics, or tell of one of them."""
+    with INTERRUPTS.leaving_at_once():
+        from keyhole.report.catalogue import catalogue
+        from keyhole.report.details import entries_of, entry_of
     if room is not None and name is not None:
         entry = entry_of(room, name)
         say_json(entry, indent=1) if as_json else print_entry(entry)
@@ -51,7 +56,8 @@ def print_room(room: str, entries: list[dict[str, Any]]) -> None:
     table.add_column("name")
     table.add_column("what it is", fold=True)
     for entry in entries:
-        table.add_row(entry["name"], entry["summary"])
+        origin = f" (from {entry['from']})" if "from" in entry else ""
+        table.add_row(entry["name"], f"{entry['summary']}{origin}")
     say_table(table)
 
 

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keyhole.cli.progress import watched
+from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import Json
-from keyhole.defenses import DEFENSES, Csvar
 from keyhole.errors import BadValue
-from keyhole.federation.collection import Work, shown
-from keyhole.federation.collection import obfuscate as shuffle_folder
-from keyhole.federation.collection import restore as restore_folder
+from keyhole.interrupts import INTERRUPTS
 from keyhole.registry import spell
 from keyhole.terminal import log, say_json, say_unwrapped
 
+if TYPE_CHECKING:
+    from keyhole.defenses import Csvar
+    from keyhole.obfuscation import ObfuscationResult
+
 LISTED = 10
-"""Pictures that are told of one by one where they could not be used."""
+"""Skipped images that are listed one by one."""
 
 
 def obfuscate(
@@ -46,47 +47,54 @@ def obfuscate(
     epochs. `keyhole train --data DST` takes version e for epoch e. With --restore and the key: PNG
     files with exactly the originals' pixels; nothing is written over.
     """
-    with watched() as bar:
-        if restore:
-            if epochs is not None or channels is not None:
-                raise BadValue("--epochs and --channels are no choice with --restore: leave them")
-            work = restore_folder(source, out, key_file=key_file, jobs=jobs, progress=bar)
-        elif epochs is None:
-            raise BadValue("pass --epochs: how many versions of each image, one for each epoch")
+    if restore and (epochs is not None or channels is not None):
+        raise BadValue("--epochs and --channels are no choice with --restore: leave them")
+    if not restore and epochs is None:
+        raise BadValue("pass --epochs: how many versions of each image, one for each epoch")
+    with INTERRUPTS.leaving_at_once():
+        from keyhole import obfuscation
+    with show_progress() as bar:
+        if epochs is None:
+            work = obfuscation.restore(source, out, key_file=key_file, jobs=jobs, progress=bar)
         else:
-            work = shuffle_folder(
+            work = obfuscation.obfuscate(
                 source,
                 out,
                 epochs=epochs,
                 key_file=key_file,
-                defense=defense_with(channels),
+                defense=make_defense(channels),
                 jobs=jobs,
                 progress=bar,
             )
-    tell(work, key_file, restored=restore, as_json=as_json)
-    raise typer.Exit(int(not work.whole))
+    print_work(work, key_file, restored=restore, as_json=as_json)
+    raise typer.Exit(int(not work.succeeded))
 
 
-def defense_with(channels: str | None) -> Csvar:
+def make_defense(channels: str | None) -> Csvar:
+    """CSVAR, with its colour planes as the option says."""
+    from keyhole.defenses import DEFENSES, Csvar
+
     defense = DEFENSES.parse(spell(Csvar.name, {"channels": channels}))
     assert isinstance(defense, Csvar)
     return defense
 
 
-def tell(work: Work, key_file: Path, *, restored: bool, as_json: bool) -> None:
+def print_work(work: ObfuscationResult, key_file: Path, *, restored: bool, as_json: bool) -> None:
     """Prints what became of a job, for people or for machines."""
+    from keyhole.obfuscation import printable_path
+
     if as_json:
         say_json(work.to_json())
         return
-    for note in notes(work, key_file):
+    for note in list_notes(work, key_file):
         log(note)
     speed = f", {work.done / work.seconds:.1f} a second" if work.done else ""
-    there = f", {work.were_there:,} were there" if work.were_there else ""
+    there = f", {work.already_done:,} were there" if work.already_done else ""
     versions = f"{work.versions} version{'s' * (work.versions > 1)}"
-    out, key = shown(work.out), shown(key_file)
+    out, key = printable_path(work.out), printable_path(key_file)
     what = "restored" if restored else f"shuffled, {versions} each"
     say_unwrapped(
-        f"{work.done:,} of {work.pictures:,} images {what}{there} "
+        f"{work.done:,} of {work.images:,} images {what}{there} "
         f"({work.seconds:.1f} s{speed}): {out}"
     )
     if not restored:
@@ -94,26 +102,30 @@ def tell(work: Work, key_file: Path, *, restored: bool, as_json: bool) -> None:
         say_unwrapped(f"Undo it:     keyhole obfuscate {out} BACK --restore --key-file {key}")
 
 
-def notes(work: Work, key_file: Path) -> list[str]:
+def list_notes(work: ObfuscationResult, key_file: Path) -> list[str]:
     """What the user should know besides, a line each."""
     found = []
-    if work.key_made:
+    if work.key_created:
         found.append(f"note: a new key is in {key_file}: without it nobody restores the images")
     elif key_file.stat().st_mode & 0o077:
         found.append(f"note: others can read {key_file}: chmod 600 {key_file}")
-    if work.others:
-        found.append(f"note: {work.others:,} other files are left out: not named as images are")
+    if work.other_files:
+        found.append(
+            f"note: {work.other_files:,} other files are left out: not named as images are"
+        )
     if not work.complete:
-        found.append("keyhole: the versions were not all made: only images on record are restored")
-    if not work.marked:
+        found.append(
+            "keyhole: the versions were not all made: only images in the manifest are restored"
+        )
+    if not work.signed:
         found.append(
             "note: an older version made this folder: nobody could tell if lines were missing from "
-            "its record; the same `keyhole obfuscate` as then protects it"
+            "its manifest; running the same `keyhole obfuscate` again signs it"
         )
     if work.changes:
-        found.append(f"keyhole: the record was changed since it was written: {work.changes}")
-    if work.left_out:
-        found += [f"keyhole: left out {one.file!r}: {one.why}" for one in work.left_out[:LISTED]]
-    if len(work.left_out) > LISTED:
-        found.append(f"keyhole: left out {len(work.left_out) - LISTED:,} more: --json lists all")
+        found.append(f"keyhole: the manifest was changed since it was written: {work.changes}")
+    if work.skipped:
+        found += [f"keyhole: left out {one.file!r}: {one.why}" for one in work.skipped[:LISTED]]
+    if len(work.skipped) > LISTED:
+        found.append(f"keyhole: left out {len(work.skipped) - LISTED:,} more: --json lists all")
     return found

@@ -124,7 +124,7 @@ def clock_time(seconds: float | None) -> str:
     return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
 
 
-def in_a_line(bar: Bar) -> str:
+def format_line(bar: Bar) -> str:
     """The same for a log: what, done of total, time left."""
     parts = [bar.text]
     if bar.whole.total is not None:
@@ -137,28 +137,28 @@ def in_a_line(bar: Bar) -> str:
 
 
 @contextmanager
-def watched() -> Iterator[Bar]:
+def show_progress() -> Iterator[Bar]:
     """Shows the progress of the work inside, and nothing when it is done."""
     bar, console = Bar(), stderr_console()
-    with rows_on(console, bar) if console.is_terminal else lines_for(bar):
+    with draw_rows(console, bar) if console.is_terminal else print_lines(bar):
         yield bar
 
 
 @contextmanager
-def rows_on(console: Console, bar: Bar) -> Iterator[None]:
+def draw_rows(console: Console, bar: Bar) -> Iterator[None]:
     with Live(get_renderable=lambda: rows(bar), console=console, transient=True):
         yield
 
 
 @contextmanager
-def lines_for(bar: Bar) -> Iterator[None]:
+def print_lines(bar: Bar) -> Iterator[None]:
     """A line at regular times, as long as standard error takes it."""
     over = threading.Event()
 
     def tell() -> None:
         while not over.wait(SECONDS_BETWEEN_LINES):
             try:
-                log(in_a_line(bar))
+                log(format_line(bar))
             except (OSError, ValueError):  # nobody reads standard error any more
                 return
 

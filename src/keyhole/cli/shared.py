@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,24 +15,23 @@ Wide = Annotated[
 ]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataDir = Annotated[str | None, typer.Option(help="Folder of data sets; default: KEYHOLE_DATA.")]
+Out = Annotated[Path | None, typer.Option(help="Run folder; default: under runs/.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an earlier run there.")]
 
-Source = Annotated[str | None, typer.Option(help="The data set, by name or folder.")]
-Model = Annotated[str | None, typer.Option(help="The model, by name.")]
-Optimiser = Annotated[str | None, typer.Option(help="sgd or adam.")]
-Momentum = Annotated[float | None, typer.Option(help="Of SGD.")]
-Clip = Annotated[float | None, typer.Option(help="Greatest norm of a step's gradient.")]
-Augment = Annotated[bool, typer.Option("--augment", help="Flip and shift images.")]
 ClientMode = Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")]
-ImageSize = Annotated[str | None, typer.Option(help="Pixels: 224, or 112x92.")]
+ImageSize = Annotated[
+    str | None, typer.Option(help="Size to scale images to: 224, or 112x92 (height x width).")
+]
 Mean = Annotated[
     str | None,
-    typer.Option(help="Of pixels in 0..1, as clients feed their model: 0.5, or 0.49,0.48,0.45."),
+    typer.Option(help="Mean of pixels in 0..1 that clients subtract: 0.5, or 0.49,0.48,0.45."),
 ]
-Std = Annotated[str | None, typer.Option(help="With --mean: standard deviations, likewise.")]
-Seed = Annotated[int | None, typer.Option(help="Seed of everything.")]
+Std = Annotated[
+    str | None, typer.Option(help="Standard deviation of the pixels; given with --mean.")
+]
 
 
-def at_once(text: str) -> int | None:
+def read_victims_at_once(text: str) -> int | None:
     """How many victims share the device: a number, or None for as many as fit."""
     if text == "auto":
         return None

@@ -8,33 +8,55 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keyhole.data import builtin, files
-from keyhole.data.folder import image_folder
-from keyhole.data.image_set import ImageSet, Size, denormalise, parse_size
-from keyhole.data.normalisation import Normalisation, check_both
-from keyhole.data.versions import has_versions, version_set
+from keyhole.data.folder import load_image_folder
+from keyhole.data.image_set import ImageSet, Size, denormalise, normalise, parse_size
+from keyhole.data.normalisation import Normalisation
+from keyhole.data.versions import has_versions, load_versions
 from keyhole.errors import BadValue, DataMissing
+from keyhole.mean_and_std import check_mean_and_std
 from keyhole.registry import unknown
 
-__all__ = ["SOURCES", "ImageSet", "Normalisation", "Source", "denormalise", "load", "parse_size"]
+__all__ = [
+    "SOURCES",
+    "ImageSet",
+    "Normalisation",
+    "Size",
+    "Source",
+    "denormalise",
+    "load",
+    "normalise",
+    "parse_size",
+]
 
 Reader = Callable[[Path, Size | None, str], ImageSet | None]
 
 
 @dataclass(frozen=True)
 class Source:
-    """A data set that can be asked for by name."""
+    """A data set that can be loaded by name.
+
+    Args:
+        name: The data set's name.
+        summary: One line about it.
+        where: The files that it needs in the data folder; empty for built-in data sets.
+        read: Loads it from the data folder, at a size and for a split.
+        splits: The parts that it has.
+        where_test: The files of the test part, if they are others.
+    """
 
     name: str
     summary: str
     where: str
-    """What to put under the data folder; empty for what is built in."""
     read: Reader
     splits: tuple[str, ...] = ("train",)
     where_test: str = ""
-    """The same for the test part, where it lies in other files."""
 
-    def place(self, split: str) -> str:
-        """What to put under the data folder for one part."""
+    def expected_files(self, split: str) -> str:
+        """Returns the files that a part needs in the data folder.
+
+        Args:
+            split: ``train`` or ``test``.
+        """
         return self.where_test if split == "test" and self.where_test else self.where
 
 
@@ -85,7 +107,7 @@ SOURCES: dict[str, Source] = {
         ),
         Source(
             "imagenet-sample",
-            "1,000 ImageNet images, one a class, 224x224",
+            "1,000 ImageNet images, one per class, 224x224",
             "imagenet_sample/imagenet_sample_224.npz, or imagenet_sample/CLASS/IMAGE.jpg",
             files.imagenet_sample,
         ),
@@ -112,7 +134,7 @@ SOURCES: dict[str, Source] = {
 
 
 def data_folder(data_dir: str | Path | None = None) -> Path | None:
-    """The folder that file-based sets are read from: the argument, else ``KEYHOLE_DATA``."""
+    """Returns the folder of file-based data sets: the argument, or else ``KEYHOLE_DATA``."""
     chosen = data_dir or os.environ.get("KEYHOLE_DATA")
     return Path(chosen).expanduser() if chosen else None
 
@@ -127,17 +149,25 @@ def load(
     mean: float | Sequence[float] | None = None,
     std: float | Sequence[float] | None = None,
 ) -> ImageSet:
-    """A data set by name, or any folder of images by its path (``by_user``: USER/CLASS/IMAGE).
+    """Loads a data set by name, or any folder of images by its path.
 
-    ``mean`` and ``std``, given together, take the place of the set's own.
+    Args:
+        name: The name of a data set, or a path.
+        image_size: The size to scale images to: ``224``, or ``112x92`` (height x width). None means
+            their own size.
+        data_dir: The folder of file-based data sets; None means ``KEYHOLE_DATA``.
+        split: ``train`` or ``test``.
+        by_user: Whether a folder is read as USER/CLASS/IMAGE.
+        mean: Replaces the data set's mean: one number, or one per channel; given with ``std``.
+        std: Replaces its standard deviation.
 
     >>> digits = load("digits")
     >>> len(digits), digits.shape, digits.images([0]).shape
     (1797, (1, 8, 8), torch.Size([1, 1, 8, 8]))
     """
-    check_both(mean, std)
-    found = _read(name, parse_size(image_size), data_dir, split, by_user=by_user)
-    return found if mean is None or std is None else found.normalised_by(mean, std)
+    check_mean_and_std(mean, std)
+    data = _read(name, parse_size(image_size), data_dir, split, by_user=by_user)
+    return data if mean is None or std is None else data.with_normalisation(mean, std)
 
 
 def _read(
@@ -146,7 +176,7 @@ def _read(
     if name not in SOURCES:
         if os.sep in name or Path(name).is_dir():
             folder = Path(name).expanduser()
-            read = version_set if has_versions(folder) else image_folder
+            read = load_versions if has_versions(folder) else load_image_folder
             return read(folder, size, by_user=by_user)
         raise unknown("data set", name, [*SOURCES, "PATH/TO/FOLDER"])
     source = SOURCES[name]
@@ -157,8 +187,8 @@ def _read(
         root = Path()
     elif root is None:
         raise DataMissing(
-            f"data set {name!r} is read from files: put {source.place(split)} into a folder "
-            "and name it with --data-dir or KEYHOLE_DATA"
+            f"data set {name!r} is read from files: put {source.expected_files(split)} into a "
+            "folder and name it with --data-dir or KEYHOLE_DATA"
         )
     elif not root.is_dir():
         raise DataMissing(f"the data folder {root} does not exist: see --data-dir, KEYHOLE_DATA")
@@ -166,6 +196,6 @@ def _read(
     if found is None:
         part = "" if split == "train" else f"the {split} part of "
         raise DataMissing(
-            f"{part}data set {name!r} is not in {root}: put {source.place(split)} there"
+            f"{part}data set {name!r} is not in {root}: put {source.expected_files(split)} there"
         )
     return found

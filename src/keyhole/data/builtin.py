@@ -1,4 +1,4 @@
-"""Images that ship with scikit-learn and scikit-image: no files, no network."""
+"""Images that come with scikit-learn and scikit-image: no files, no network."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from keyhole.data.image_set import Array, ImageSet, Size, from_array, resized
+from keyhole.data.image_set import Array, ImageSet, Size, array_reader, resize
 
 PHOTO_SIZE = 224
 CROPS = 4
-"""Besides its whole centre square, a photo gives this many non-overlapping quarters."""
+"""A photo gives its whole centre square, and this many non-overlapping quarters."""
 
 
 def digits(size: Size | None) -> ImageSet:
@@ -22,7 +22,7 @@ def digits(size: Size | None) -> ImageSet:
     bunch = load_digits()
     return ImageSet(
         name="digits",
-        pixels=from_array(np.round(bunch.images * (255 / 16)).astype(np.uint8), size),
+        pixels=array_reader(np.round(bunch.images * (255 / 16)).astype(np.uint8), size),
         labels=torch.from_numpy(bunch.target).long(),
         classes=tuple(str(c) for c in range(10)),
         size=size or (8, 8),
@@ -32,13 +32,13 @@ def digits(size: Size | None) -> ImageSet:
 
 
 def faces(size: Size | None) -> ImageSet:
-    """100 faces of 25x25 pixels, then 100 patches that are none (scikit-image, from LFW)."""
+    """100 faces of 25x25 pixels, then 100 patches without a face (scikit-image, from LFW)."""
     from skimage.data import lfw_subset
 
     array: Array = np.round(np.asarray(lfw_subset()) * 255).astype(np.uint8)
     return ImageSet(
         name="faces",
-        pixels=from_array(array, size),
+        pixels=array_reader(array, size),
         labels=torch.tensor([0] * 100 + [1] * 100),
         classes=("face", "no face"),
         size=size or (25, 25),
@@ -52,29 +52,29 @@ def photos(size: Size | None) -> ImageSet:
     """Ten colour photos, whole and in quarters, at any square size (scikit-image, scikit-learn)."""
     loaders = photo_loaders()
     names = tuple(loaders)
-    opened: dict[str, Tensor] = {}
+    squares: dict[str, Tensor] = {}
     target = size or (PHOTO_SIZE, PHOTO_SIZE)
 
-    def square(name: str) -> Tensor:
-        if name not in opened:
+    def load_square(name: str) -> Tensor:
+        if name not in squares:
             photo = torch.from_numpy(loaders[name]()[..., :3].copy())
             side = min(photo.shape[:2])
-            opened[name] = resized(photo.permute(2, 0, 1)[None], (side, side))
-        return opened[name]
+            squares[name] = resize(photo.permute(2, 0, 1)[None], (side, side))
+        return squares[name]
 
-    def view(index: int) -> Tensor:
-        photo = square(names[index % len(names)])
+    def make_view(index: int) -> Tensor:
+        photo = load_square(names[index % len(names)])
         if index < len(names):
-            return resized(photo, target)
+            return resize(photo, target)
         half = photo.shape[-1] // 2
         row, column = divmod(index // len(names) - 1, 2)
         quarter = photo[..., row * half : (row + 1) * half, column * half : (column + 1) * half]
-        return resized(quarter, target)
+        return resize(quarter, target)
 
     groups = torch.arange(len(names)).repeat(1 + CROPS)
     return ImageSet(
         name="photos",
-        pixels=lambda indices: torch.cat([view(i) for i in indices]),
+        pixels=lambda indices: torch.cat([make_view(i) for i in indices]),
         labels=groups,
         classes=names,
         size=target,
@@ -86,7 +86,7 @@ def photos(size: Size | None) -> ImageSet:
 
 
 def photo_loaders() -> dict[str, Callable[[], Array]]:
-    """The colour photos at hand, by name; each is read when it is first shown."""
+    """Returns a loader of each colour photo by name; photos are read on first use."""
     from skimage import data as skimage_data
     from sklearn.datasets import load_sample_image
 

@@ -1,7 +1,7 @@
 """Data sets read from files under a data folder.
 
-Each reader first looks for the compact archive (npz) and then for the layout that torchvision or
-the set's own distribution uses; ``WHERE`` of :mod:`keyhole.data` tells the user what to put where.
+Each function first looks for a compact archive (npz), then for the layout that torchvision or the
+data set's own distribution uses. ``SOURCES`` of :mod:`keyhole.data` says which files go where.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from keyhole.data.folder import IMAGENET_MEAN, IMAGENET_STD, image_folder
-from keyhole.data.image_file import BROKEN, image_in, reason_in_words
-from keyhole.data.image_set import Array, ImageSet, Pixels, Size, from_array, resized
+from keyhole.data.folder import IMAGENET_MEAN, IMAGENET_STD, load_image_folder
+from keyhole.data.image_file import IMAGE_ERRORS, describe_error, open_image_stream
+from keyhole.data.image_set import Array, ImageSet, Pixels, Size, array_reader, resize
 from keyhole.errors import DataMissing, one_line
 
 MNIST_MEAN, MNIST_STD = (0.13066,), (0.30811,)
@@ -33,23 +33,23 @@ CIFAR10_CLASSES = (
 )
 
 
-def first_existing(root: Path, *candidates: str) -> Path | None:
-    """The first of ``candidates`` that exists under ``root``."""
+def find_first(root: Path, *candidates: str) -> Path | None:
+    """Returns the first of ``candidates`` that exists in ``root``."""
     return next((root / c for c in candidates if (root / c).exists()), None)
 
 
 @cache
-def archive(path: Path) -> dict[str, Array]:
-    """The arrays of an npz file, read once; object arrays (pickles) are refused."""
+def load_archive(path: Path) -> dict[str, Array]:
+    """Reads the arrays of an npz file, once; object arrays (pickles) are refused."""
     try:
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            return {key: file[key] for key in file.files}
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return {key: arrays[key] for key in arrays.files}
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
         raise DataMissing(f"{path} cannot be read ({one_line(error)}): copy it again") from None
 
 
 def jpeg_reader(arrays: dict[str, Array], size: Size | None, *, exact: dict[int, Array]) -> Pixels:
-    """A reader over JPEGs laid end to end; ``exact`` holds lossless pixels for some indices."""
+    """Returns a reader over concatenated JPEGs; ``exact`` has lossless pixels of some indices."""
     data, offsets = arrays["bytes"], arrays["offsets"]
 
     def decode(i: int) -> Tensor:
@@ -57,9 +57,9 @@ def jpeg_reader(arrays: dict[str, Array], size: Size | None, *, exact: dict[int,
             array = exact[i]
         else:
             raw = io.BytesIO(data[offsets[i] : offsets[i + 1]].tobytes())
-            array = unpacked(raw, i)
+            array = decode_jpeg(raw, i)
         image = torch.from_numpy(np.array(array)).permute(2, 0, 1)[None]
-        return resized(image, size) if size else image
+        return resize(image, size) if size else image
 
     def read(indices: Sequence[int]) -> Tensor:
         return torch.cat([decode(int(i)) for i in indices])
@@ -67,13 +67,13 @@ def jpeg_reader(arrays: dict[str, Array], size: Size | None, *, exact: dict[int,
     return read
 
 
-def unpacked(raw: io.BytesIO, number: int) -> Array:
-    """The pixels of an image that was laid into an archive."""
+def decode_jpeg(raw: io.BytesIO, number: int) -> Array:
+    """Decodes an image of an archive."""
     try:
-        with image_in(raw) as image:
+        with open_image_stream(raw) as image:
             return np.asarray(image.convert("RGB"))
-    except BROKEN as error:
-        why = reason_in_words(error, Path())
+    except IMAGE_ERRORS as error:
+        why = describe_error(error, Path())
         raise DataMissing(f"image {number} of an archive cannot be read ({why})") from None
 
 
@@ -82,11 +82,11 @@ def mnist(root: Path, size: Size | None, split: str) -> ImageSet | None:
     files = []
     for kind in ("images-idx3", "labels-idx1"):
         stem = f"MNIST/raw/{part}-{kind}-ubyte"
-        found = first_existing(root, f"mnist/{stem}.gz", f"mnist/{stem}", f"{stem}.gz", stem)
+        found = find_first(root, f"mnist/{stem}.gz", f"mnist/{stem}", f"{stem}.gz", stem)
         if found is None:
             return None
         files.append(found)
-    images, labels = idx_file(files[0], dimensions=3), idx_file(files[1], dimensions=1)
+    images, labels = read_idx_file(files[0], dimensions=3), read_idx_file(files[1], dimensions=1)
     if len(images) != len(labels):
         raise DataMissing(
             f"{files[0].name} has {len(images)} images, {files[1].name} {len(labels)} labels: "
@@ -94,7 +94,7 @@ def mnist(root: Path, size: Size | None, split: str) -> ImageSet | None:
         )
     return ImageSet(
         name="mnist",
-        pixels=from_array(images, size),
+        pixels=array_reader(images, size),
         labels=torch.from_numpy(labels.copy()).long(),
         classes=tuple(str(c) for c in range(10)),
         size=size or (images.shape[1], images.shape[2]),
@@ -103,8 +103,8 @@ def mnist(root: Path, size: Size | None, split: str) -> ImageSet | None:
     )
 
 
-def idx_file(path: Path, *, dimensions: int) -> Array:
-    """The unsigned bytes of an IDX file, plain or gzipped, in the shape its header gives."""
+def read_idx_file(path: Path, *, dimensions: int) -> Array:
+    """Reads the unsigned bytes of an IDX file, plain or gzipped, in the shape of its header."""
     try:
         raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         shape = struct.unpack(f">{dimensions}I", raw[4 : 4 + 4 * dimensions])
@@ -114,14 +114,14 @@ def idx_file(path: Path, *, dimensions: int) -> Array:
 
 
 def cifar10(root: Path, size: Size | None, split: str) -> ImageSet | None:
-    jpegs = first_existing(root, f"cifar10/cifar10_jpeg_{split}.npz")
+    jpegs = find_first(root, f"cifar10/cifar10_jpeg_{split}.npz")
     if jpegs is None:
         return torchvision_cifar(root, size, split, name="cifar10")
-    arrays = archive(jpegs)
+    arrays = load_archive(jpegs)
     exact: dict[int, Array] = {}
-    lossless = first_existing(root, "cifar10/cifar10_lossless_subset.npz")
+    lossless = find_first(root, "cifar10/cifar10_lossless_subset.npz")
     if lossless is not None:
-        subset = archive(lossless)
+        subset = load_archive(lossless)
         indices = (int(i) for i in subset[f"{split}_index"])
         exact = dict(zip(indices, subset[f"{split}_images"], strict=True))
     return ImageSet(
@@ -136,13 +136,13 @@ def cifar10(root: Path, size: Size | None, split: str) -> ImageSet | None:
 
 
 def cifar100(root: Path, size: Size | None, split: str) -> ImageSet | None:
-    path = first_existing(root, "cifar100/cifar100_lossless_subset.npz")
+    path = find_first(root, "cifar100/cifar100_lossless_subset.npz")
     if path is None:
         return torchvision_cifar(root, size, split, name="cifar100")
-    arrays = archive(path)
+    arrays = load_archive(path)
     return ImageSet(
         name="cifar100",
-        pixels=from_array(arrays[f"{split}_images"], size),
+        pixels=array_reader(arrays[f"{split}_images"], size),
         labels=torch.from_numpy(arrays[f"{split}_labels"].astype(np.int64)),
         classes=tuple(str(c) for c in arrays["classes"]),
         size=size or (32, 32),
@@ -152,7 +152,7 @@ def cifar100(root: Path, size: Size | None, split: str) -> ImageSet | None:
 
 
 def torchvision_cifar(root: Path, size: Size | None, split: str, *, name: str) -> ImageSet | None:
-    """torchvision's own layout; it checks the files' md5 sums before it reads them."""
+    """Loads torchvision's layout; torchvision checks the files' md5 sums first."""
     from torchvision import datasets
 
     kind = datasets.CIFAR10 if name == "cifar10" else datasets.CIFAR100
@@ -169,7 +169,7 @@ def torchvision_cifar(root: Path, size: Size | None, split: str, *, name: str) -
                 raise DataMissing(f"{folder / kind.base_folder}: {one_line(error)}") from None
             return ImageSet(
                 name=name,
-                pixels=from_array(data.data, size),
+                pixels=array_reader(data.data, size),
                 labels=torch.tensor(data.targets),
                 classes=tuple(data.classes),
                 size=size or (32, 32),
@@ -180,7 +180,7 @@ def torchvision_cifar(root: Path, size: Size | None, split: str, *, name: str) -
 
 
 def imagenet_jpegs(path: Path, size: Size | None, *, name: str, natural: Size) -> ImageSet:
-    arrays = archive(path)
+    arrays = load_archive(path)
     return ImageSet(
         name=name,
         pixels=jpeg_reader(arrays, size, exact={}),
@@ -194,34 +194,40 @@ def imagenet_jpegs(path: Path, size: Size | None, *, name: str, natural: Size) -
 
 def tiny_imagenet(root: Path, size: Size | None, split: str) -> ImageSet | None:
     stem = "tiny_imagenet_train100" if split == "train" else "tiny_imagenet_val"
-    path = first_existing(root, f"tiny_imagenet/{stem}.npz")
+    path = find_first(root, f"tiny_imagenet/{stem}.npz")
     if path is not None:
         return imagenet_jpegs(path, size, name="tiny-imagenet", natural=(64, 64))
-    folder = first_existing(root, f"tiny-imagenet-200/{'train' if split == 'train' else 'val'}")
-    return None if folder is None else image_folder(folder, size or (64, 64), name="tiny-imagenet")
+    folder = find_first(root, f"tiny-imagenet-200/{'train' if split == 'train' else 'val'}")
+    return (
+        None
+        if folder is None
+        else load_image_folder(folder, size or (64, 64), name="tiny-imagenet")
+    )
 
 
 def imagenet_sample(root: Path, size: Size | None, split: str) -> ImageSet | None:
-    del split  # one image a class: there is only one part
-    path = first_existing(root, "imagenet_sample/imagenet_sample_224.npz")
+    del split  # one image per class: there is only one part
+    path = find_first(root, "imagenet_sample/imagenet_sample_224.npz")
     if path is not None:
         return imagenet_jpegs(path, size, name="imagenet-sample", natural=(224, 224))
-    folder = first_existing(root, "imagenet_sample", "imagenet-sample")
+    folder = find_first(root, "imagenet_sample", "imagenet-sample")
     return (
-        None if folder is None else image_folder(folder, size or (224, 224), name="imagenet-sample")
+        None
+        if folder is None
+        else load_image_folder(folder, size or (224, 224), name="imagenet-sample")
     )
 
 
 def orl_faces(root: Path, size: Size | None, split: str) -> ImageSet | None:
     del split
-    path = first_existing(root, "orl_faces/orl_faces.npz")
+    path = find_first(root, "orl_faces/orl_faces.npz")
     if path is None:
-        folder = first_existing(root, "orl_faces", "orl-faces", "att_faces")
-        return None if folder is None else image_folder(folder, size, name="orl-faces")
-    arrays = archive(path)
+        folder = find_first(root, "orl_faces", "orl-faces", "att_faces")
+        return None if folder is None else load_image_folder(folder, size, name="orl-faces")
+    arrays = load_archive(path)
     return ImageSet(
         name="orl-faces",
-        pixels=from_array(arrays["images"], size),
+        pixels=array_reader(arrays["images"], size),
         labels=torch.from_numpy(arrays["labels"].astype(np.int64)),
         classes=tuple(f"s{i + 1}" for i in range(40)),
         size=size or (112, 92),
@@ -231,16 +237,16 @@ def orl_faces(root: Path, size: Size | None, split: str) -> ImageSet | None:
 
 
 def dia_victims(root: Path, size: Size | None, *, of: str) -> ImageSet | None:
-    """The 128 images that the DIA paper attacks, in its order."""
-    path = first_existing(root, f"victims/{of}_128.npz")
+    """Loads the 128 images that the DIA paper attacks, in its order."""
+    path = find_first(root, f"victims/{of}_128.npz")
     if path is None:
         return None
-    arrays = archive(path)
+    arrays = load_archive(path)
     pixels = np.transpose(arrays["images_u8"], (0, 2, 3, 1))
     grey = pixels.shape[-1] == 1
     return ImageSet(
         name=f"dia-{of}",
-        pixels=from_array(pixels[..., 0] if grey else pixels, size),
+        pixels=array_reader(pixels[..., 0] if grey else pixels, size),
         labels=torch.from_numpy(arrays["targets"].astype(np.int64)),
         classes=CIFAR10_CLASSES if of == "cifar10" else tuple(str(c) for c in range(10)),
         size=size or (pixels.shape[1], pixels.shape[2]),

@@ -1,4 +1,4 @@
-"""Any folder of images: one subfolder a class, or images alone."""
+"""Any folder of images: one subfolder per class, or images alone."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from keyhole.data.image_file import BROKEN, opened_image, reason_in_words
-from keyhole.data.image_set import ImageSet, Pixels, Size, resized
+from keyhole.data.image_file import IMAGE_ERRORS, describe_error, open_image
+from keyhole.data.image_set import ImageSet, Pixels, Size, resize
 from keyhole.errors import DataMissing
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif"}
@@ -20,38 +20,40 @@ IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
-def image_folder(
+def load_image_folder(
     root: Path, size: Size | None, *, name: str | None = None, by_user: bool = False
 ) -> ImageSet:
-    """Reads ``root/class/image.png`` (torchvision's ImageFolder), or ``root/image.png``.
+    """Loads ``root/class/image.png`` (torchvision's ImageFolder), or ``root/image.png``.
 
-    ``by_user``: ``root/user/class/image.png``.
-    Images must be of one size unless ``size`` is given; then each is scaled and centre-cropped.
+    With ``by_user``, ``root/user/class/image.png``. All images must have the same size unless
+    ``size`` is given; then each is scaled and centre-cropped.
     """
     files, labels, classes = find_images(root, depth=1 if by_user else 0)
-    users = owners([file.relative_to(root) for file in files]) if by_user else None
+    users = user_numbers([file.relative_to(root) for file in files]) if by_user else None
     sizes: dict[Size, Path] = {}
     grey = True
     for file in files:
-        found, plain = read_header(file)
-        sizes.setdefault(found, file)
-        grey = grey and plain
-    target = shared_size(root, sizes, size)
-    pixels = reader(files, target, grey=grey)
-    return set_of(name or str(root), pixels, labels, classes, target, grey=grey, users=users)
+        file_size, file_is_grey = read_image_header(file)
+        sizes.setdefault(file_size, file)
+        grey = grey and file_is_grey
+    target = common_size(root, sizes, size)
+    pixels = make_reader(files, target, grey=grey)
+    return make_image_set(
+        name or str(root), pixels, labels, classes, target, grey=grey, users=users
+    )
 
 
-def read_header(file: Path) -> tuple[Size, bool]:
-    """The size of an image, and whether it is grey; names the file where it cannot be read."""
+def read_image_header(file: Path) -> tuple[Size, bool]:
+    """Returns the size of an image, and whether it is grey; the error names an unreadable file."""
     try:
-        with opened_image(file) as image:
+        with open_image(file) as image:
             return (image.height, image.width), image.mode in {"L", "1"}
-    except BROKEN as error:
-        raise broken(file, error) from None
+    except IMAGE_ERRORS as error:
+        raise unreadable_image(file, error) from None
 
 
-def shared_size(root: Path, sizes: Mapping[Size, Path], wanted: Size | None) -> Size:
-    """The size that images have in common, or the one that they will be brought to."""
+def common_size(root: Path, sizes: Mapping[Size, Path], wanted: Size | None) -> Size:
+    """Returns the wanted size, or the one that all images have; raises if they differ."""
     if wanted is None and len(sizes) > 1:
         (one, at), (two, other) = list(sizes.items())[:2]
         raise DataMissing(
@@ -61,16 +63,16 @@ def shared_size(root: Path, sizes: Mapping[Size, Path], wanted: Size | None) -> 
     return wanted or next(iter(sizes))
 
 
-def reader(files: Sequence[Path], size: Size, *, grey: bool) -> Pixels:
-    """Reads files when they are asked for."""
+def make_reader(files: Sequence[Path], size: Size, *, grey: bool) -> Pixels:
+    """Returns a reader that opens files on request."""
 
     def read(indices: Sequence[int]) -> Tensor:
-        return torch.cat([resized(decode(files[i], grey=grey), size) for i in indices])
+        return torch.cat([resize(decode_image(files[i], grey=grey), size) for i in indices])
 
     return read
 
 
-def set_of(
+def make_image_set(
     name: str,
     pixels: Pixels,
     labels: Sequence[int],
@@ -81,7 +83,7 @@ def set_of(
     users: Tensor | None = None,
     versions: tuple[Pixels, ...] = (),
 ) -> ImageSet:
-    """A set of images of which nothing more is known than what the files say."""
+    """Returns a data set with a default normalisation: nothing is known besides the files."""
     return ImageSet(
         name=name,
         pixels=pixels,
@@ -96,7 +98,7 @@ def set_of(
 
 
 def find_images(root: Path, depth: int = 0) -> tuple[list[Path], list[int], tuple[str, ...]]:
-    """Files, labels and classes under ``root``, in sorted order; classes are folders so deep."""
+    """Returns files, labels and classes in ``root``, sorted; classes are folders at ``depth``."""
     if not root.is_dir():
         raise DataMissing(f"{root} is not a folder of images")
     found = [
@@ -107,14 +109,14 @@ def find_images(root: Path, depth: int = 0) -> tuple[list[Path], list[int], tupl
     ]
     if not found:
         raise DataMissing(f"no images under {root}: it should hold CLASS/IMAGE.png, or images")
-    files, labels, classes = by_class(found, depth, root)
+    files, labels, classes = group_by_class(found, depth, root)
     return [root / file for file in files], labels, classes
 
 
-def by_class(
+def group_by_class(
     files: Sequence[Path], depth: int = 0, root: Path = Path()
 ) -> tuple[list[Path], list[int], tuple[str, ...]]:
-    """Paths below ``root`` in the order of their classes, their labels, and the classes."""
+    """Returns the paths sorted by class, their labels, and the classes."""
     groups: dict[str, list[Path]] = {}
     for file in files:
         folders = file.parent.parts
@@ -127,32 +129,32 @@ def by_class(
     return ordered, [i for i, c in enumerate(classes) for _ in groups[c]], classes
 
 
-def owners(files: Sequence[Path]) -> Tensor:
-    """Whose images these are, by the first folder of each path."""
+def user_numbers(files: Sequence[Path]) -> Tensor:
+    """Returns each image's user as a number, from the first folder of its path."""
     users = [file.parts[0] for file in files]
     numbers = {user: number for number, user in enumerate(sorted(set(users)))}
     return torch.tensor([numbers[user] for user in users])
 
 
-def decode(file: Path, *, grey: bool) -> Tensor:
-    """One image file as uint8 ``[1, C, H, W]``."""
+def decode_image(file: Path, *, grey: bool) -> Tensor:
+    """Reads one image file as uint8 ``[1, C, H, W]``."""
     try:
-        with opened_image(file) as image:
-            array = np.asarray(eight_bits(image).convert("L" if grey else "RGB"))
-    except BROKEN as error:
-        raise broken(file, error) from None
+        with open_image(file) as image:
+            array = np.asarray(to_eight_bits(image).convert("L" if grey else "RGB"))
+    except IMAGE_ERRORS as error:
+        raise unreadable_image(file, error) from None
     tensor = torch.from_numpy(array.copy())
     return tensor[None, None] if grey else tensor.permute(2, 0, 1)[None]
 
 
-def eight_bits(image: Image.Image) -> Image.Image:
-    """An image of 16 bits a pixel scaled to 8, which Pillow would cut; any other as it is."""
+def to_eight_bits(image: Image.Image) -> Image.Image:
+    """Scales an image of 16 bits per pixel to 8, which Pillow would cut off."""
     if not image.mode.startswith("I"):
         return image
     levels = (np.asarray(image) / 257).round().clip(0, 255)
     return Image.fromarray(levels.astype(np.uint8))
 
 
-def broken(file: Path, error: BaseException) -> DataMissing:
-    why = reason_in_words(error, file)
+def unreadable_image(file: Path, error: BaseException) -> DataMissing:
+    why = describe_error(error, file)
     return DataMissing(f"{file} cannot be read as an image ({why}): replace or remove it")

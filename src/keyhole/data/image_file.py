@@ -1,4 +1,4 @@
-"""One image file, opened with care: whoever wrote it may have meant harm."""
+"""Opens one image file, which may have been made to do harm."""
 
 from __future__ import annotations
 
@@ -15,41 +15,43 @@ from PIL import Image, ImageFile, UnidentifiedImageError
 from keyhole.untrusted import open_regular
 
 FORMATS = ("PNG", "JPEG", "BMP", "PPM", "WEBP", "TIFF", "GIF")
-"""No format for which Pillow would start another program, as it does for EPS."""
-BROKEN = (
+"""No format for which Pillow starts another program, as it does for EPS."""
+IMAGE_ERRORS = (
     *(OSError, EOFError, SyntaxError, ValueError, TypeError, LookupError, ArithmeticError),
     *(AttributeError, NotImplementedError, MemoryError, struct.error, zlib.error),
     *(Image.DecompressionBombError, RecursionError),
 )
-"""What Pillow raises on files that are not as they should be."""
-MOST_PIXELS = 89_478_485
-"""From here on Pillow suspects a small file that unpacks to exhaust the memory."""
+"""What Pillow raises on invalid files."""
+MAX_PIXELS = 89_478_485
+"""Above this, Pillow suspects a small file that expands until memory is exhausted."""
 
 
 @contextmanager
-def opened_image(file: Path, most_pixels: int = MOST_PIXELS) -> Iterator[ImageFile.ImageFile]:
-    """An image whose header has been read, by its content whatever its name says.
+def open_image(file: Path, max_pixels: int = MAX_PIXELS) -> Iterator[ImageFile.ImageFile]:
+    """Opens an image and reads its header; the content decides the format, not the name.
 
-    Raises one of :data:`BROKEN` where it is not a regular file, not in one of :data:`FORMATS`, or
-    has more than ``most_pixels``; reading its pixels may raise one of them, too.
+    Raises one of :data:`IMAGE_ERRORS` if it is not a regular file, is in none of :data:`FORMATS`,
+    or has more than ``max_pixels``. Reading its pixels may raise one of them, too.
     """
-    with open_regular(file) as stream, image_in(stream, most_pixels) as image:
+    with open_regular(file) as stream, open_image_stream(stream, max_pixels) as image:
         yield image
 
 
 @contextmanager
-def image_in(stream: BinaryIO, most_pixels: int = MOST_PIXELS) -> Iterator[ImageFile.ImageFile]:
-    """As :func:`opened_image`, for bytes that are open already."""
+def open_image_stream(
+    stream: BinaryIO, max_pixels: int = MAX_PIXELS
+) -> Iterator[ImageFile.ImageFile]:
+    """Does the same as :func:`open_image` for an open stream."""
     with warnings.catch_warnings(action="ignore"), Image.open(stream, formats=FORMATS) as image:
-        if image.width * image.height > most_pixels:
+        if image.width * image.height > max_pixels:
             raise ValueError(
-                f"it has {image.width:,} x {image.height:,} pixels, more than {most_pixels:,}"
+                f"it has {image.width:,} x {image.height:,} pixels, more than {max_pixels:,}"
             )
         yield image
 
 
-def reason_in_words(error: BaseException, file: Path) -> str:
-    """Why an image cannot be read, on one line and without the file's name."""
+def describe_error(error: BaseException, file: Path) -> str:
+    """Says why an image cannot be read, on one line and without the file's name."""
     if isinstance(error, MemoryError):
         return "there is not enough memory for it"
     if isinstance(error, UnidentifiedImageError):

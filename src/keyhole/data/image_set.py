@@ -1,4 +1,4 @@
-"""A set of labelled images, whatever it was read from."""
+"""A set of labelled images from any source."""
 
 from __future__ import annotations
 
@@ -26,11 +26,22 @@ Size = tuple[int, int]
 
 @dataclass(frozen=True)
 class ImageSet:
-    """Images in [0, 1] by index, read when they are asked for.
+    """Labelled images in [0, 1], read by index on request.
 
-    ``curated`` sets list their best examples first, so victims are taken from the front; from all
-    others they are drawn by seed. ``groups`` says which images show parts of the same thing: none
-    of a victim's group may serve as a public image.
+    Args:
+        name: The data set's name.
+        pixels: Reads images by index: uint8 ``[n, C, H, W]``.
+        labels: The class of each image ``[N]``.
+        classes: The names of the classes.
+        size: Height and width of the images.
+        mean: The mean by which the model's inputs are normalised, one per channel.
+        std: The standard deviation, one per channel.
+        curated: Whether the best examples come first, so that victims are taken from the front;
+            otherwise they are drawn by seed.
+        groups: Images of the same group show parts of the same thing; if one of them is a victim,
+            none of the others may be a public image.
+        users: The user of each image, where that is known.
+        versions: One reader per version, where images have several; epochs use them in turn.
     """
 
     name: str
@@ -43,38 +54,42 @@ class ImageSet:
     curated: bool = False
     groups: Tensor | None = None
     users: Tensor | None = None
-    """Whose image is whose, where that is known."""
     versions: tuple[Pixels, ...] = ()
-    """Readers of the images' versions, one for each epoch, where they have several."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "pixels", reads_nothing_too(self.pixels, self.shape))
+        object.__setattr__(self, "pixels", allow_empty_reads(self.pixels, self.shape))
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Channels, height, width of one image."""
+        """Channels, height and width of one image."""
         return (len(self.mean), *self.size)
 
     def images(self, indices: Sequence[int], epoch: int = 0) -> Tensor:
-        """The images at ``indices``, float32 ``[n, C, H, W]`` in [0, 1].
+        """Returns the images at ``indices``, float32 ``[n, C, H, W]`` in [0, 1].
 
-        Where they have versions, the one for ``epoch``; they are used in turns.
+        Args:
+            indices: Which images.
+            epoch: The epoch of training, where images have several versions; they are used in turn.
         """
         if not len(indices):
             return torch.empty(0, *self.shape)
         read = self.versions[epoch % len(self.versions)] if self.versions else self.pixels
         return read(indices).to(torch.float32) / 255
 
-    def normalised_by(
+    def with_normalisation(
         self, mean: float | Sequence[float], std: float | Sequence[float]
     ) -> ImageSet:
-        """The same images, fed to models by another mean and std: one number, or one per channel.
+        """Returns the same images with another normalisation.
+
+        Args:
+            mean: One number, or one per channel.
+            std: One number, or one per channel.
 
         >>> from keyhole.data import load
-        >>> load("digits").normalised_by(0.5, 0.5).mean
+        >>> load("digits").with_normalisation(0.5, 0.5).mean
         (0.5,)
         """
         means, deviations = (self._for_channels(n, v) for n, v in (("mean", mean), ("std", std)))
@@ -82,8 +97,8 @@ class ImageSet:
             0 < v < math.inf for v in deviations
         ):
             raise BadValue(
-                f"mean {means} and std {deviations} normalise nothing: they must be finite, and "
-                "std above 0"
+                f"mean {means} and std {deviations} are invalid: they must be finite, and std "
+                "above 0"
             )
         return replace(self, mean=means, std=deviations)
 
@@ -98,12 +113,16 @@ class ImageSet:
         return tuple(float(v) for v in (listed * channels if len(listed) == 1 else listed))
 
     def normalise(self, images: Tensor) -> Tensor:
-        """From [0, 1] to what the model is fed: ``(x - mean) / std`` per channel."""
+        """Turns images in [0, 1] into the model's inputs: ``(x - mean) / std`` per channel.
+
+        Args:
+            images: ``[n, C, H, W]`` in [0, 1].
+        """
         return normalise(images, self.mean, self.std)
 
 
-def reads_nothing_too(read: Pixels, shape: tuple[int, int, int]) -> Pixels:
-    """A reader that gives ``[0, C, H, W]`` where it is asked for no image."""
+def allow_empty_reads(read: Pixels, shape: tuple[int, int, int]) -> Pixels:
+    """Returns a reader that returns ``[0, C, H, W]`` for no indices."""
 
     def some_or_none(indices: Sequence[int]) -> Tensor:
         return read(indices) if len(indices) else torch.empty(0, *shape, dtype=torch.uint8)
@@ -112,26 +131,35 @@ def reads_nothing_too(read: Pixels, shape: tuple[int, int, int]) -> Pixels:
 
 
 def per_channel(values: Sequence[float], like: Tensor) -> Tensor:
-    """``values`` shaped to broadcast over ``[n, C, H, W]`` in ``like``'s type and place."""
+    """Returns ``values`` shaped to broadcast over ``[n, C, H, W]``, with ``like``'s type."""
     return torch.tensor(values, dtype=like.dtype, device=like.device).view(-1, 1, 1)
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """From [0, 1] to what the model is fed."""
+    """Turns images in [0, 1] into the model's inputs."""
     return (images - per_channel(mean, images)) / per_channel(std, images)
 
 
 def denormalise(inputs: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """From what the model is fed back to [0, 1] (not clamped)."""
+    """Turns the model's inputs into images in [0, 1], not clamped.
+
+    Args:
+        inputs: The model's inputs ``[n, C, H, W]``.
+        mean: The mean of each channel.
+        std: The standard deviation of each channel.
+    """
     return inputs * per_channel(std, inputs) + per_channel(mean, inputs)
 
 
-LARGEST = 1 << 16
-"""Pixels of an image's side."""
+MAX_SIDE = 1 << 16
+"""The largest side of an image, in pixels."""
 
 
 def parse_size(text: str | int | Sequence[int] | None) -> Size | None:
-    """Reads ``224`` or ``112x92`` (height x width).
+    """Parses ``224`` or ``112x92`` (height x width).
+
+    Args:
+        text: The size as text, as one number, or as height and width; None stays None.
 
     >>> parse_size("112x92")
     (112, 92)
@@ -144,15 +172,15 @@ def parse_size(text: str | int | Sequence[int] | None) -> Size | None:
         else:
             parts = [text] if isinstance(text, int) else list(text)
         height, width = parts if len(parts) == 2 else (parts[0], parts[0])
-        if len(parts) > 2 or not 1 <= min(height, width) <= max(height, width) <= LARGEST:
+        if len(parts) > 2 or not 1 <= min(height, width) <= max(height, width) <= MAX_SIDE:
             raise ValueError
     except (ValueError, TypeError):
         raise BadValue(f"cannot read image size {shortened(text)}: write 224, or 112x92") from None
     return height, width
 
 
-def resized(images: Tensor, size: Size) -> Tensor:
-    """uint8 ``[n, C, H, W]`` at another size: short side first, then the centre (antialiased)."""
+def resize(images: Tensor, size: Size) -> Tensor:
+    """Scales uint8 ``[n, C, H, W]`` by the short side, antialiased, and crops the centre."""
     height, width = images.shape[-2:]
     if (height, width) == size:
         return images
@@ -161,13 +189,13 @@ def resized(images: Tensor, size: Size) -> Tensor:
     return tvf.center_crop(tvf.resize(images, grown, antialias=True), list(size))  # type: ignore[no-any-return]
 
 
-def from_array(array: Array, size: Size | None) -> Pixels:
-    """A reader over uint8 images in memory, ``[N, H, W]`` or ``[N, H, W, C]``."""
+def array_reader(array: Array, size: Size | None) -> Pixels:
+    """Returns a reader over uint8 images in memory, ``[N, H, W]`` or ``[N, H, W, C]``."""
     grey = array.ndim == 3
 
     def read(indices: Sequence[int]) -> Tensor:
         chosen = torch.from_numpy(np.ascontiguousarray(array[list(indices)]))
         images = chosen[:, None] if grey else chosen.permute(0, 3, 1, 2)
-        return resized(images, size or (array.shape[1], array.shape[2]))
+        return resize(images, size or (array.shape[1], array.shape[2]))
 
     return read

@@ -3,6 +3,14 @@
 from keyhole.defenses.agp import Agp
 from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
 from keyhole.defenses.calibrated import CalibratedNoise, equal_epsilon, equal_noise, noise_norm
+from keyhole.defenses.capabilities import (
+    BlockShuffle,
+    Capability,
+    HiddenPositions,
+    ImageChange,
+    Interval,
+    PixelNoise,
+)
 from keyhole.defenses.csvar import Csvar
 from keyhole.defenses.dp import Dp
 from keyhole.defenses.dpsgd import DpSgd
@@ -10,6 +18,7 @@ from keyhole.defenses.dropout import Dropout
 from keyhole.defenses.gaussian import Gaussian
 from keyhole.defenses.image_noise import ImageNoise
 from keyhole.defenses.mjp import Mjp
+from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.defenses.none import NoDefense
 from keyhole.defenses.pruning import Pruning
 from keyhole.defenses.tip import Tip
@@ -18,12 +27,16 @@ from keyhole.registry import Registry
 DEFENSES: Registry[Defense] = Registry(
     "defense",
     [NoDefense, Gaussian, Pruning, Dropout, DpSgd, Mjp, Csvar, ImageNoise, Tip, Dp, Agp],
+    base=Defense,
+    group="keyhole.defenses",
 )
 
 __all__ = [
     "DEFENSES",
     "Agp",
+    "BlockShuffle",
     "CalibratedNoise",
+    "Capability",
     "ClientSide",
     "Csvar",
     "Defense",
@@ -32,13 +45,19 @@ __all__ = [
     "DpSgd",
     "Dropout",
     "Gaussian",
+    "HiddenPositions",
+    "ImageChange",
     "ImageNoise",
+    "Interval",
     "Mjp",
     "NoDefense",
+    "Noise",
+    "PixelNoise",
     "Pruning",
     "Telemetry",
     "Tip",
     "equal_epsilon",
     "equal_noise",
     "noise_norm",
+    "uniform_noise",
 ]

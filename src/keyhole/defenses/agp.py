@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from keyhole.defenses.base import ClientSide
 from keyhole.defenses.dp import Dp
 from keyhole.defenses.guidance import important_channels
-from keyhole.models.channel_importance import convolutions, count_of, weight_of
+from keyhole.defenses.noise_model import Noise
+from keyhole.models.channel_importance import convolutions, count_channels, weight_name
 from keyhole.update import Update
 
 
@@ -35,25 +37,25 @@ class Agp(Dp):
     paper: ClassVar[str] = "Li et al. 2024 (AGP)"
     headline: ClassVar[tuple[str, ...]] = ("epsilon", "sigma", "ratio")
 
-    def misfits(self, model: nn.Module) -> list[str]:
+    def incompatibilities(self, model: nn.Module) -> list[str]:
         return [] if convolutions(model) else ["it has no convolution whose channels it could rank"]
 
     def energy(self, model: nn.Module) -> float:
         spared = sum(
-            count_of(conv.out_channels, self.ratio) * values_a_channel(conv)
+            count_channels(conv.out_channels, self.ratio) * values_per_channel(conv)
             for conv in convolutions(model).values()
         )
         return super().energy(model) - spared * (1 - self.share**2)
 
     def shares(self, update: Update, side: ClientSide) -> dict[str, Tensor]:
-        model = self.model_of(side)
+        model = self.require_model(side)
         layers = convolutions(model)
         chosen = important_channels(
             update, side, ratio=self.ratio, absolute=self.absolute, defense=self.name
         )
         found: dict[str, Tensor] = {}
         for name, channels in chosen.items():
-            weight = weight_of(name)
+            weight = weight_name(name)
             by_channel = torch.ones(layers[name].out_channels)
             by_channel[channels] = self.share
             found[weight] = by_channel.view(-1, 1, 1, 1)
@@ -64,7 +66,22 @@ class Agp(Dp):
         )
         return found
 
+    def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
+        """As much in every value, and less in the known number of rows with the least energy."""
+        gradient, found = update.gradient(), super().noise_model(update, model)
+        for name, conv in convolutions(model).items():
+            weight = weight_name(name)
+            if weight not in found:
+                continue
+            energy = found[weight].energy(gradient[weight])
+            spared = (-energy).topk(count_channels(conv.out_channels, self.ratio)).indices
+            for part in (weight, weight.removesuffix("weight") + "bias"):
+                if part in found:
+                    found[part].variance[spared] *= self.share**2
+                    found[part] = replace(found[part], sigma=None)
+        return found
 
-def values_a_channel(conv: nn.Conv2d) -> int:
+
+def values_per_channel(conv: nn.Conv2d) -> int:
     """Parameters of one output channel: its filter, and its bias where it has one."""
     return conv.weight[0].numel() + (conv.bias is not None)

@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from keyhole.defenses.capabilities import Capability, HiddenPositions, ImageChange, Interval
+from keyhole.defenses.noise_model import Noise
 from keyhole.errors import DoesNotFit
-from keyhole.registry import parameters, spell
+from keyhole.registry import name_class, parameters, part_name, spell, spell_part
 from keyhole.update import Update
 
 Telemetry = dict[str, float | int | str]
@@ -40,7 +42,7 @@ class ClientSide:
     ``weights`` are the global weights as the server sent them; without them, the model's count.
     """
 
-    generator: torch.Generator = field(default_factory=lambda: unpredictable())
+    generator: torch.Generator = field(default_factory=lambda: unpredictable_generator())
     model: nn.Module | None = None
     images: Tensor | None = None
     labels: Tensor | None = None
@@ -49,14 +51,14 @@ class ClientSide:
     normalise: Callable[[Tensor], Tensor] = field(default=lambda images: images)
     weights: Mapping[str, Tensor] | None = None
 
-    def drawing_at(self, place: Tensor) -> torch.Generator:
+    def generator_at(self, place: Tensor) -> torch.Generator:
         """A generator where ``place`` is: on the CPU the client's own, else one seeded by it."""
         if place.device.type == "cpu":
             return self.generator
         seed = int(torch.randint(2**62, (), generator=self.generator))
         return torch.Generator(place.device).manual_seed(seed)
 
-    def weight_sent(self, name: str) -> Tensor | None:
+    def global_weight(self, name: str) -> Tensor | None:
         """The global weight that an update of this name is sent as a change of, where known."""
         return None if self.weights is None else self.weights.get(name)
 
@@ -65,7 +67,7 @@ class ClientSide:
         self.telemetry.update(values)
 
 
-def unpredictable() -> torch.Generator:
+def unpredictable_generator() -> torch.Generator:
     """A generator that no one can repeat: two uploads never share their noise."""
     drawn = torch.Generator()
     drawn.seed()
@@ -78,7 +80,7 @@ class Defense(ABC):
     Subclasses are frozen dataclasses of hyperparameters. They hold no random state: every draw
     comes from ``side.generator``. The same object works in any training loop::
 
-        model = defense.prepared(model)             # once, where the server makes its model
+        model = defense.prepare_model(model)             # once, where the server makes its model
         images = defense.on_images(images, side)    # before training
         model = defense.on_model(model, side)       # the model the client trains
         defense.on_step(model, x, y, side)          # a gradient of its own, if it has one
@@ -86,27 +88,32 @@ class Defense(ABC):
     """
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    paper: ClassVar[str]
+    """Of a class that declares none: where it is, ``package.module:Class``."""
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
     headline: ClassVar[tuple[str, ...]] = ()
     """The parameters that tables always tell (all numbers, without); others only if unusual."""
     paper_attacks: ClassVar[tuple[str, ...]] = ()
     """The attacks that this defense's paper measured it with."""
     images_travel: ClassVar[bool] = False
     """Whether it is also meant for images on their way to the client, where they can be seen."""
+    hides_masks: ClassVar[bool] = False
+    """Whether clients drop units by masks that the server does not see, as dropout does; the rates
+    are those of :meth:`on_model`."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
+        name_class(cls)
         if "on_update" in cls.__dict__:
-            cls.on_update = refusing_undefended(cls.on_update)  # type: ignore[method-assign]
+            cls.on_update = refuse_undefended(cls.on_update)  # type: ignore[method-assign]
 
-    def misfits(self, model: nn.Module) -> list[str]:
+    def incompatibilities(self, model: nn.Module) -> list[str]:
         """Why this defense cannot protect ``model``; empty where it can."""
         return []
 
     def validate(self, model: nn.Module) -> None:
         """Raises :class:`DoesNotFit` with every reason why the model does not fit."""
-        reasons = self.misfits(model)
+        reasons = self.incompatibilities(model)
         if reasons:
             raise DoesNotFit(f"defense {self.name!r} does not fit the model: {'; '.join(reasons)}")
 
@@ -114,7 +121,7 @@ class Defense(ABC):
         """What a user should know of this defense on ``model``, though it fits."""
         return []
 
-    def prepared(self, model: nn.Module) -> nn.Module:
+    def prepare_model(self, model: nn.Module) -> nn.Module:
         """The global model, with the parameters of its own that this defense trains; else as is."""
         return model
 
@@ -139,17 +146,52 @@ class Defense(ABC):
         """The update as the server will see it.
 
         Whatever a subclass does here, it gets no update that it could pass on undefended, and what
-        it returns is finite: see :func:`refusing_undefended`.
+        it returns is finite: see :func:`refuse_undefended`.
         """
         return update.check()
+
+    def noise_model(self, update: Update, model: nn.Module) -> Mapping[str, Noise]:
+        """Where one who knows this defense expects noise in an update, and how strong.
+
+        By the name of a parameter; one that is not named has no noise that is known.
+
+        Args:
+            update: What the server got: it may show which rows are noisy.
+            model: The global model that the update is a change of.
+        """
+        return {}
+
+    def possible_values(self, update: Update) -> Mapping[str, Interval]:
+        """What the gradient's values can have been where the update does not show them.
+
+        By the name of a parameter; of one that is not named every value is shown as it was.
+
+        Args:
+            update: What the server got; intervals are in the units of ``update.gradient()``.
+        """
+        return {}
+
+    def image_change(self) -> ImageChange | None:
+        """What was done to the images before training; None: nothing that could be undone."""
+        return None
+
+    def hidden_positions(self) -> HiddenPositions | None:
+        """How positions of patches are hidden; None: all are as the model has them."""
+        return None
+
+    @property
+    def declares(self) -> frozenset[Capability]:
+        """What one who knows this defense may assume of it: whatever its class overrides."""
+        own, plain = type(self), Defense
+        return frozenset(c for c in Capability if getattr(own, c) != getattr(plain, c))
 
     @property
     def spec(self) -> DefenseSpec:
         """Name and parameters."""
-        return DefenseSpec(self.name, parameters(self))
+        return DefenseSpec(part_name(self), parameters(self))
 
     def __str__(self) -> str:
-        return str(self.spec)
+        return spell_part(self)
 
 
 def name_undefended_buffers(model: nn.Module) -> list[str]:
@@ -162,7 +204,7 @@ def name_undefended_buffers(model: nn.Module) -> list[str]:
 OnUpdate = Callable[..., Update]
 
 
-def refusing_undefended(on_update: OnUpdate) -> OnUpdate:
+def refuse_undefended(on_update: OnUpdate) -> OnUpdate:
     """A defense's ``on_update`` that raises :class:`BadUpdate` before it can fail open.
 
     NaN and infinite values, which no clip and no noise holds back, are refused, and tensors on
@@ -184,4 +226,4 @@ def global_weights(defense: Defense, side: ClientSide | None) -> Mapping[str, Te
     """The tensors of the global model, where the client's side has told of it."""
     if side is None or side.weights is not None:
         return None if side is None else side.weights
-    return None if side.model is None else defense.prepared(side.model).state_dict()
+    return None if side.model is None else defense.prepare_model(side.model).state_dict()

@@ -46,10 +46,10 @@ class CalibratedNoise(Defense):
         """The expected squared norm of the noise on an update of ``model`` at strength 1."""
 
     @abstractmethod
-    def at(self, strength: float | None) -> Self:
+    def with_strength(self, strength: float | None) -> Self:
         """The same defense at a given strength; None: at the calibrated one."""
 
-    def model_of(self, side: ClientSide) -> nn.Module:
+    def require_model(self, side: ClientSide) -> nn.Module:
         """The global model, without which parameters cannot be told from buffers."""
         if side.model is None:
             raise DoesNotFit(
@@ -60,7 +60,7 @@ class CalibratedNoise(Defense):
         return side.model
 
 
-def of_parameters(update: Update, model: nn.Module) -> Update:
+def keep_parameters(update: Update, model: nn.Module) -> Update:
     """The part of an update that is no buffer's."""
     own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return dataclasses.replace(update, change={n: t for n, t in update.change.items() if n in own})
@@ -75,10 +75,10 @@ def equal_noise(
     defense: CalibratedNoise, to: CalibratedNoise, update: Update, model: nn.Module
 ) -> CalibratedNoise:
     """``defense`` with the beta or sigma at which its noise is as long as that of ``to``."""
-    return defense.at(noise_norm(to, update, model) / math.sqrt(defense.energy(model)))
+    return defense.with_strength(noise_norm(to, update, model) / math.sqrt(defense.energy(model)))
 
 
 def equal_epsilon(defense: CalibratedNoise, to: CalibratedNoise) -> CalibratedNoise:
     """``defense`` calibrated to the budget and the clip of ``to``."""
     budget = {"epsilon": to.epsilon, "delta": to.delta, "clip": to.clip}
-    return dataclasses.replace(defense.at(None), **budget)
+    return dataclasses.replace(defense.with_strength(None), **budget)

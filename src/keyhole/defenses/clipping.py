@@ -67,7 +67,7 @@ def draw_noise(
     return noise
 
 
-def energy_of(noise: Tensor) -> Tensor:
+def squared_norm(noise: Tensor) -> Tensor:
     """The squared norm, in double."""
     wide = noise.to(torch.promote_types(noise.dtype, torch.float32))
     return wide.square().sum(dtype=torch.double)

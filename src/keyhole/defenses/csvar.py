@@ -14,19 +14,20 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional as tvf
 
 from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.capabilities import BlockShuffle
 from keyhole.defenses.regions import sensitive
 from keyhole.defenses.shuffles import (
     Channels,
     Shuffle,
-    in_chunks,
+    count_numbers,
+    draw_shuffle,
+    map_chunks,
     mixed_numbers,
-    needed,
-    shuffle_by,
 )
 from keyhole.errors import BadValue, DoesNotFit
 
 
-def power_of_two(value: int) -> int:
+def check_power_of_two(value: int) -> int:
     if value < 1 or value & (value - 1):
         raise ValueError("blocks have a power of two as their side")
     return value
@@ -50,7 +51,7 @@ class Csvar(Defense):
     """
 
     channels: Channels = "apart"
-    block: Annotated[int, AfterValidator(power_of_two)] | None = None
+    block: Annotated[int, AfterValidator(check_power_of_two)] | None = None
 
     name: ClassVar[str] = "csvar"
     summary: ClassVar[str] = "shuffles blocks of the image within regions, finer where it varies"
@@ -65,8 +66,8 @@ class Csvar(Defense):
 
     def shuffle(self, images: Tensor, seeds: Tensor) -> Tensor:
         """``images [B, C, H, W]`` shuffled, each by its own 64-bit seed, ``seeds [B]``."""
-        check(images)
-        return in_chunks(
+        check_images(images)
+        return map_chunks(
             images, lambda some, part: self.plan(some, self.draws(some, seeds[part])).apply(some)
         )
 
@@ -76,17 +77,17 @@ class Csvar(Defense):
         Blocks that change planes change their region's variance: with ``mixed`` channels ``fine``
         must be told, :func:`~keyhole.defenses.regions.sensitive` of the originals.
         """
-        check(images)
+        check_images(images)
         if fine is None:
-            self.needs_no_help()
-        return in_chunks(
+            self.check_restorable()
+        return map_chunks(
             images,
             lambda some, part: self.plan(
                 some, self.draws(some, seeds[part]), None if fine is None else fine[part]
             ).undo(some),
         )
 
-    def needs_no_help(self) -> None:
+    def check_restorable(self) -> None:
         """Raises where block sizes cannot be told from the shuffled image."""
         if self.channels == "mixed" and self.block is None:
             raise DoesNotFit(
@@ -95,10 +96,10 @@ class Csvar(Defense):
             )
 
     def plan(self, images: Tensor, draws: Tensor, fine: Tensor | None = None) -> Shuffle:
-        """The shuffle of these images by random numbers ``draws [B, needed]``."""
+        """The shuffle of these images by random numbers ``draws [B, count_numbers]``."""
         fine = sensitive(images) if fine is None else fine
         planes, height, width = images.shape[1:]
-        return shuffle_by(
+        return draw_shuffle(
             draws,
             fine,
             planes=planes,
@@ -108,12 +109,15 @@ class Csvar(Defense):
         )
 
     def draws(self, images: Tensor, seeds: Tensor) -> Tensor:
-        return mixed_numbers(seeds.to(images.device), self.needed(images))
+        return mixed_numbers(seeds.to(images.device), self.count_numbers(images))
 
-    def needed(self, images: Tensor) -> int:
+    def count_numbers(self, images: Tensor) -> int:
         """How many random numbers one of these images takes."""
         planes, height, width = images.shape[1:]
-        return needed(planes, height, width, self.channels, self.block)
+        return count_numbers(planes, height, width, self.channels, self.block)
+
+    def image_change(self) -> BlockShuffle:
+        return BlockShuffle(self.channels, self.block)
 
     def transform(self) -> CsvarTransform:
         """As a torchvision transform: another shuffle at every call."""
@@ -133,14 +137,14 @@ class CsvarTransform(v2.Transform):  # type: ignore[misc]
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         if isinstance(inpt, PILImage):
-            return tvf.to_pil_image(self._shuffled(tvf.pil_to_tensor(inpt)), mode=inpt.mode)
+            return tvf.to_pil_image(self._shuffle(tvf.pil_to_tensor(inpt)), mode=inpt.mode)
         if isinstance(inpt, tv_tensors.Image | tv_tensors.Video):
-            return tv_tensors.wrap(self._shuffled(inpt.as_subclass(Tensor)), like=inpt)
+            return tv_tensors.wrap(self._shuffle(inpt.as_subclass(Tensor)), like=inpt)
         if isinstance(inpt, Tensor) and not isinstance(inpt, tv_tensors.TVTensor):
-            return self._shuffled(inpt)
+            return self._shuffle(inpt)
         return inpt
 
-    def _shuffled(self, images: Tensor) -> Tensor:
+    def _shuffle(self, images: Tensor) -> Tensor:
         if images.ndim < 3:
             raise BadValue(f"CSVAR takes images [..., C, H, W], not {list(images.shape)}")
         batch = images.reshape(-1, *images.shape[-3:])
@@ -148,6 +152,6 @@ class CsvarTransform(v2.Transform):  # type: ignore[misc]
         return self.defense.shuffle(batch, seeds).view(images.shape)
 
 
-def check(images: Tensor) -> None:
+def check_images(images: Tensor) -> None:
     if images.ndim != 4 or min(images.shape[1:]) < 1:
         raise BadValue(f"CSVAR takes images [B, C, H, W], not {list(images.shape)}")

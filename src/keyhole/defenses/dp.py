@@ -12,8 +12,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, name_undefended_buffers
-from keyhole.defenses.calibrated import CalibratedNoise, of_parameters
-from keyhole.defenses.clipping import clip_update, draw_noise, energy_of
+from keyhole.defenses.calibrated import CalibratedNoise, keep_parameters
+from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm
+from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.update import Update
 
 
@@ -45,7 +46,7 @@ class Dp(CalibratedNoise):
     def energy(self, model: nn.Module) -> float:
         return float(sum(p.numel() for p in model.parameters()))
 
-    def at(self, strength: float | None) -> Self:
+    def with_strength(self, strength: float | None) -> Self:
         return dataclasses.replace(self, sigma=strength)
 
     def shares(self, update: Update, side: ClientSide) -> dict[str, Tensor]:
@@ -54,13 +55,13 @@ class Dp(CalibratedNoise):
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
         side = side or ClientSide()
-        model = self.model_of(side)
-        trained = of_parameters(update, model)
+        model = self.require_model(side)
+        trained = keep_parameters(update, model)
         sigma = self.strength(update, model)
         shares = self.shares(update, side) if sigma > 0 else {}
         norm, limit = trained.norm(), self.clip * update.lr * update.steps
         short, scale = clip_update(trained, limit)
-        draw = side.drawing_at(next(model.parameters()))
+        draw = side.generator_at(next(model.parameters()))
         energies: list[Tensor] = []
 
         def protect(name: str, tensor: Tensor) -> Tensor:
@@ -69,13 +70,18 @@ class Dp(CalibratedNoise):
             clipped = short.change[name]
             if sigma == 0:
                 return clipped
-            noise = draw_noise(tensor, sigma, draw, side.weight_sent(name))
+            noise = draw_noise(tensor, sigma, draw, side.global_weight(name))
             if name in shares:
                 noise = noise * shares[name].to(noise)
-            energies.append(energy_of(noise))
+            energies.append(squared_norm(noise))
             return clipped + noise
 
         protected = update.map(protect)
         length = math.sqrt(float(torch.stack(energies).sum())) if energies else 0.0
         side.record(sigma=sigma, update_norm=norm, clip_scale=scale, noise_norm=length)
         return protected
+
+    def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
+        """The same in every value; it was added once, to the change of all steps."""
+        sigma = self.strength(update, model)
+        return uniform_noise(update, model, sigma / (update.lr * update.steps))

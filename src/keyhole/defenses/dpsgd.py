@@ -16,14 +16,20 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from keyhole.defenses.base import ClientSide, Defense, Memory, name_undefended_buffers
+from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.errors import DoesNotFit, one_line
-from keyhole.models.dropout_sites import Driven, Record
-from keyhole.models.private import MISSING, installed, private, shown
+from keyhole.models.dropout_sites import FixedMasks, MaskRecorder
+from keyhole.models.private import (
+    NOT_INSTALLED,
+    copy_for_validation,
+    is_opacus_installed,
+    make_private,
+)
 from keyhole.update import Update, check_finite
 
 FIX = (
     "Opacus can replace them (BatchNorm by GroupNorm): train "
-    "keyhole.models.private.private(model), or ask for the model by the name dp:NAME"
+    "keyhole.models.private.make_private(model), or ask for the model by the name dp:NAME"
 )
 
 
@@ -51,16 +57,18 @@ class DpSgd(Defense):
     def caveats(self, model: nn.Module) -> list[str]:
         return name_undefended_buffers(model)
 
-    def misfits(self, model: nn.Module) -> list[str]:
-        if not installed():
-            return [MISSING]
+    def incompatibilities(self, model: nn.Module) -> list[str]:
+        if not is_opacus_installed():
+            return [NOT_INSTALLED]
         from opacus import GradSampleModule
         from opacus.validators import ModuleValidator
 
-        replaceable = sentences(ModuleValidator.validate(shown(model), strict=False))
-        fixed = shown(private(model) if replaceable else model)
-        hopeless = sentences(ModuleValidator.validate(fixed, strict=False))
-        hopeless += sentences(GradSampleModule.validate(fixed, strict=False))[:1]
+        replaceable = first_sentences(
+            ModuleValidator.validate(copy_for_validation(model), strict=False)
+        )
+        fixed = copy_for_validation(make_private(model) if replaceable else model)
+        hopeless = first_sentences(ModuleValidator.validate(fixed, strict=False))
+        hopeless += first_sentences(GradSampleModule.validate(fixed, strict=False))[:1]
         if replaceable and not hopeless:
             return [*replaceable, FIX]
         return list(dict.fromkeys([*replaceable, *hopeless]))
@@ -75,18 +83,18 @@ class DpSgd(Defense):
         side = side or ClientSide()
         samples = per_sample_gradients(model, inputs, labels)
         check_finite(samples, "the images' gradients have", "check the weights and the images")
-        found = self.privatised(samples, side.generator)
+        found = self.privatise(samples, side.generator)
         images = len(inputs) if side.images is None else len(side.images)
-        account(side.memory, self.noise, min(1.0, len(inputs) / images))
+        record_step(side.memory, self.noise, min(1.0, len(inputs) / images))
         self.report(samples, side)
         return [found.get(n, torch.zeros_like(p)) for n, p in model.named_parameters()]
 
-    def privatised(
+    def privatise(
         self, samples: dict[str, Tensor], generator: torch.Generator
     ) -> dict[str, Tensor]:
         """Opacus' clipped and noised mean of gradients ``[batch, ...]``."""
-        if not installed():
-            raise DoesNotFit(MISSING)
+        if not is_opacus_installed():
+            raise DoesNotFit(NOT_INSTALLED)
         from opacus.optimizers import DPOptimizer
 
         # Opacus writes on the parameters it is given: these stand in for the model's own.
@@ -99,7 +107,7 @@ class DpSgd(Defense):
             noise_multiplier=self.noise,
             max_grad_norm=self.clip,
             expected_batch_size=len(first),
-            generator=on_device(generator, first.device),
+            generator=generator_on(generator, first.device),
         )
         optimiser.pre_step()
         return {name: leaf.grad for name, leaf in leaves.items()}
@@ -120,9 +128,15 @@ class DpSgd(Defense):
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
         """The update as it is; the budget spent so far is recorded, once a round as it is slow."""
         if side is not None and self.name in side.memory:
-            spent = epsilon(side.memory, self.delta)
+            spent = spent_epsilon(side.memory, self.delta)
             side.record(epsilon=spent if math.isfinite(spent) else "infinite")
         return update
+
+    def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
+        """The same in every value; each local step drew its own, and their mean is what is seen."""
+        on_the_sum = self.noise * self.clip
+        sigma = on_the_sum / (update.batch_size * math.sqrt(update.steps))
+        return uniform_noise(update, model, sigma)
 
 
 def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
@@ -130,14 +144,14 @@ def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> di
 
     Opacus' hooks fail at dropout beside plain parameters (a ViT's class token) and at activations
     that work in place; vmap takes both. Dropout masks are drawn by one pass over the whole batch,
-    where a caller's :class:`Record` sees them, and given to each image.
+    where a caller's :class:`MaskRecorder` sees them, and given to each image.
     """
     trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
-    drawn = Record()
+    drawn = MaskRecorder()
     drawn.begin()
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, masks: list[Tensor]) -> Tensor:
-        with Replayed(masks):
+        with ReplayedMasks(masks):
             logits = functional_call(model, weights, (x[None],))
         return F.cross_entropy(logits, y[None])
 
@@ -154,15 +168,15 @@ def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> di
     return found
 
 
-class Replayed(Driven):
+class ReplayedMasks(FixedMasks):
     """Drops by given masks; dropouts that have none draw anew."""
 
     drives = False
 
 
-def account(memory: Memory, noise: float, sample_rate: float) -> None:
+def record_step(memory: Memory, noise: float, sample_rate: float) -> None:
     """Adds one step to the history ``[[noise, sample rate, steps], ...]`` in ``memory``."""
-    accountant = accountant_of(memory)
+    accountant = load_accountant(memory)
     accountant.step(noise_multiplier=noise, sample_rate=sample_rate)
     steps: Counter[tuple[float, float]] = Counter()
     for kind_noise, kind_rate, count in accountant.history:
@@ -170,9 +184,9 @@ def account(memory: Memory, noise: float, sample_rate: float) -> None:
     memory[DpSgd.name] = [[*kind, count] for kind, count in steps.items()]
 
 
-def epsilon(memory: Memory, delta: float) -> float:
+def spent_epsilon(memory: Memory, delta: float) -> float:
     """The privacy budget that the history in ``memory`` has spent."""
-    accountant = accountant_of(memory)
+    accountant = load_accountant(memory)
     if any(noise**2 == 0 for noise, _, _ in accountant.history):
         return math.inf
     with warnings.catch_warnings():
@@ -181,7 +195,7 @@ def epsilon(memory: Memory, delta: float) -> float:
         return float(accountant.get_epsilon(delta))
 
 
-def accountant_of(memory: Memory) -> Any:
+def load_accountant(memory: Memory) -> Any:
     from opacus.accountants import RDPAccountant
 
     accountant = RDPAccountant()
@@ -189,7 +203,7 @@ def accountant_of(memory: Memory) -> Any:
     return accountant
 
 
-def on_device(generator: torch.Generator, device: torch.device) -> torch.Generator:
+def generator_on(generator: torch.Generator, device: torch.device) -> torch.Generator:
     """The generator itself, or one for ``device`` that is seeded by it."""
     if generator.device.type == device.type:
         return generator
@@ -197,10 +211,10 @@ def on_device(generator: torch.Generator, device: torch.device) -> torch.Generat
     return torch.Generator(device).manual_seed(int(seed))
 
 
-def sentences(errors: Iterable[BaseException]) -> list[str]:
+def first_sentences(errors: Iterable[BaseException]) -> list[str]:
     """The first sentence of each error, each once.
 
-    >>> sentences([ValueError("No BatchNorm. It mixes images."), ValueError("No BatchNorm.")])
+    >>> first_sentences([ValueError("No BatchNorm. It mixes images."), ValueError("No BatchNorm.")])
     ['No BatchNorm']
     """
     first = (one_line(error).partition(". ")[0].rstrip("(. ") for error in errors)

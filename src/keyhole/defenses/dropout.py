@@ -26,8 +26,9 @@ class Dropout(Defense):
     summary: ClassVar[str] = "trains with dropout at every dropout site of the model"
     paper: ClassVar[str] = "Scheliga et al. 2023 (DIA)"
     paper_attacks: ClassVar[tuple[str, ...]] = ("ig", "wiig", "dia")
+    hides_masks: ClassVar[bool] = True
 
-    def misfits(self, model: nn.Module) -> list[str]:
+    def incompatibilities(self, model: nn.Module) -> list[str]:
         if count_sites(model):
             return []
         return [

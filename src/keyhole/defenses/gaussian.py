@@ -8,10 +8,11 @@ from typing import Annotated, ClassVar
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense
-from keyhole.defenses.clipping import clip_update, draw_noise, energy_of
+from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm
+from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.update import Update
 
 
@@ -45,12 +46,16 @@ class Gaussian(Defense):
         def protect(name: str, tensor: Tensor) -> Tensor:
             if self.sigma == 0:
                 return tensor
-            draw = side.drawing_at(tensor)
-            noise = draw_noise(tensor, self.sigma, draw, side.weight_sent(name))
-            energies.append(energy_of(noise))
+            draw = side.generator_at(tensor)
+            noise = draw_noise(tensor, self.sigma, draw, side.global_weight(name))
+            energies.append(squared_norm(noise))
             return tensor + noise
 
         protected = short.map(protect)
         length = math.sqrt(float(torch.stack(energies).sum())) if energies else 0.0
         side.record(update_norm=norm, clip_scale=scale, noise_norm=length)
         return protected
+
+    def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
+        """The same in every value; it was added once, to the change of all steps."""
+        return uniform_noise(update, model, self.sigma / (update.lr * update.steps))

@@ -27,7 +27,7 @@ def important_channels(
         )
     update.check_against(side.model.state_dict())
     like = next(side.model.parameters())
-    chosen = one_a_class(side.labels, side.generator)
+    chosen = pick_one_per_class(side.labels, side.generator)
     found = channel_importance(
         side.model,
         side.normalise(side.images[chosen.to(side.images.device)]).to(like),
@@ -42,10 +42,10 @@ def is_gradient(update: Update) -> bool:
     return update.steps == 1 and update.lr == 1.0
 
 
-def one_a_class(labels: Tensor, generator: torch.Generator) -> Tensor:
+def pick_one_per_class(labels: Tensor, generator: torch.Generator) -> Tensor:
     """The place of one random sample of each class that occurs, classes in order.
 
-    >>> one_a_class(torch.tensor([7, 2, 7]), torch.Generator().manual_seed(0)).tolist()[0]
+    >>> pick_one_per_class(torch.tensor([7, 2, 7]), torch.Generator().manual_seed(0)).tolist()[0]
     1
     """
     own = labels.cpu()

@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.capabilities import PixelNoise
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,3 +41,6 @@ class ImageNoise(Defense):
         draw.manual_seed(int(torch.randint(2**62, (), generator=side.generator)))
         noise = torch.randn(images.shape, generator=draw, device=images.device, dtype=images.dtype)
         return ((images * 255 + noise * self.sigma).round().clamp(0, 255)) / 255
+
+    def image_change(self) -> PixelNoise:
+        return PixelNoise(self.sigma / 255)

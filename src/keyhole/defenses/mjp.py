@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.capabilities import HiddenPositions
 from keyhole.errors import DoesNotFit
-from keyhole.models.anatomy import PatchEmbedding, Shape, input_shape, position_embedding
+from keyhole.models.anatomy import PatchEmbedding, Shape, find_position_embedding, input_shape
 from keyhole.models.block_masks import block_masks
-from keyhole.models.board import Localiser, Positions
-from keyhole.models.jigsaw import Jigsaw, with_puzzle
-from keyhole.models.puzzle import Rules
+from keyhole.models.jigsaw import Jigsaw, add_puzzle
+from keyhole.models.puzzle import PuzzleRules
+from keyhole.models.puzzle_module import Localiser, Positions
 from keyhole.seeds import generator
 
 
@@ -29,7 +30,7 @@ class Mjp(Defense):
     Covered patches change places among themselves; in place of their position embeddings they
     get one ``unknown`` that all share. A localiser learns to tell known positions from their
     embeddings (DAL: ``nln``, ``ln`` or ``pca``), at ``dal_weight`` in the loss. ``positions``,
-    ``dal`` and ``jigsaw`` also make the variants of the paper's Table 2: see :data:`VARIANTS`.
+    ``dal`` and ``jigsaw`` also make the variants of the paper's Table 2.
 
     ``level='image'`` shuffles squares of ``patch`` pixels before any network at all, positions and
     localiser aside: what the paper does with Swin and ResNet. ``per='batch'`` and ``share=0.5``
@@ -52,7 +53,7 @@ class Mjp(Defense):
     headline: ClassVar[tuple[str, ...]] = ("gamma",)
     paper_attacks: ClassVar[tuple[str, ...]] = ("april",)
 
-    def misfits(self, model: nn.Module) -> list[str]:
+    def incompatibilities(self, model: nn.Module) -> list[str]:
         if self.level == "image":
             return []
         found = self.anatomy(model)
@@ -66,10 +67,10 @@ class Mjp(Defense):
                 "it does not say which images it takes, as vision transformers do by "
                 "`image_size` or `patch_embed.img_size`"
             )
-        found = position_embedding(model, shape)
+        found = find_position_embedding(model, shape)
         if isinstance(found, str):
             return found
-        if not found.entrance.in_rows(shape):
+        if not found.input_layer.is_regular_grid(shape):
             return "its patches do not make a regular grid"
         if model.get_parameter(found.position).ndim not in (2, 3):
             return f"its position embedding {found.position!r} is not a table of rows"
@@ -80,35 +81,35 @@ class Mjp(Defense):
         if found is None or isinstance(found, str) or self.jigsaw == "pixels" or not self.gamma:
             return []
         shape, embedding = found
-        patches = embedding.entrance.tokens
+        patches = embedding.input_layer.tokens
         if math.floor(patches * self.gamma + 1e-9) == 0:
             return [f"mjp covers nothing: {self.gamma:g} of {patches} patches is less than one"]
-        grid = self.rules(embedding.entrance.patch(shape)).grid(torch.empty(shape))
+        grid = self.rules(embedding.input_layer.patch_size(shape)).grid(torch.empty(shape))
         if not block_masks(64, grid, self.gamma, generator=generator(0, "caveats")).any():
             return [f"mjp covers nothing: no block fits into {grid[0]} x {grid[1]} patches"]
         return []
 
-    def prepared(self, model: nn.Module) -> nn.Module:
+    def prepare_model(self, model: nn.Module) -> nn.Module:
         """The model with the unknown position and the localiser that server and clients share."""
         if isinstance(model, Jigsaw):
-            return self.laid_anew(model)
+            return self.with_rules(model)
         self.validate(model)
         if self.level == "image":
-            return with_puzzle(model, self.rules((self.patch, self.patch)), positions="own")
+            return add_puzzle(model, self.rules((self.patch, self.patch)), positions="own")
         found = self.anatomy(model)
         assert not isinstance(found, str)
         shape, embedding = found
-        return with_puzzle(
+        return add_puzzle(
             model,
-            self.rules(embedding.entrance.patch(shape)),
+            self.rules(embedding.input_layer.patch_size(shape)),
             embedding=embedding,
             shape=shape,
             positions=self.positions,
             localiser=self.dal,
         )
 
-    def rules(self, patch: tuple[int, int]) -> Rules:
-        return Rules(
+    def rules(self, patch: tuple[int, int]) -> PuzzleRules:
+        return PuzzleRules(
             gamma=self.gamma,
             patch=patch,
             alike=self.per == "batch",
@@ -116,7 +117,7 @@ class Mjp(Defense):
             share=self.share,
         )
 
-    def laid_anew(self, model: Jigsaw) -> nn.Module:
+    def with_rules(self, model: Jigsaw) -> nn.Module:
         """A model that was prepared before: as it is, or a copy by these rules."""
         board = model.puzzle
         level = "image" if board.embedding is None else "tokens"
@@ -133,7 +134,7 @@ class Mjp(Defense):
         return made
 
     def on_model(self, model: nn.Module, side: ClientSide | None = None) -> nn.Module:
-        made = self.prepared(model)
+        made = self.prepare_model(model)
         if side is not None:
             side.record(gamma=self.gamma)
         return copy.deepcopy(model) if made is model else made
@@ -151,17 +152,8 @@ class Mjp(Defense):
         )
         return list(found)
 
-
-VARIANTS: dict[str, Mjp] = {
-    "A": Mjp(gamma=0, positions="own", dal="none"),
-    "B": Mjp(gamma=0, positions="none", dal="none"),
-    "C": Mjp(gamma=0, positions="own", dal="none", jigsaw="pixels"),
-    "D": Mjp(gamma=0, positions="own", dal="nln"),
-    "E": Mjp(positions="own", dal="none"),
-    "F": Mjp(positions="index", dal="none"),
-    "G": Mjp(dal="none"),
-    "H": Mjp(dal="pca"),
-    "I": Mjp(dal="ln"),
-    "J": Mjp(),
-}
-"""The rows of the paper's Table 2, from DeiT as it is (A) to MJP as published (J)."""
+    def hidden_positions(self) -> HiddenPositions | None:
+        """None of those variants in which every patch has a position of its own, or none has."""
+        if self.positions != "unknown" or self.level != "tokens":
+            return None
+        return HiddenPositions(self.dal_weight)

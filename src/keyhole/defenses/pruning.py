@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.capabilities import Interval
 from keyhole.update import Update
 
 
@@ -43,6 +44,24 @@ class Pruning(Defense):
         kept = sum(int(mask.sum()) for mask in survives.values())
         side.record(kept=kept, total=sum(v.numel() for v in floats.values()))
         return update.map(lambda name, v: torch.where(survives[name], v, torch.zeros_like(v)))
+
+    def possible_values(self, update: Update) -> dict[str, Interval]:
+        """What is zero was no larger than the smallest value that survived in its tensor.
+
+        Where nothing did, which takes ``scope="update"``, than the smallest of the whole update.
+        """
+        gradient = update.gradient()
+        survivors = {name: g[g != 0].abs() for name, g in gradient.items()}
+        least = {name: s.min() for name, s in survivors.items() if len(s)}
+        if not least:
+            return {}
+        fallback = min(float(bound) for bound in least.values())
+        found = {}
+        for name, g in gradient.items():
+            bound = least.get(name, torch.full((), fallback).to(g))
+            limit = torch.where(g == 0, bound, torch.zeros_like(g))
+            found[name] = Interval(g - limit, g + limit)
+        return found
 
     def _largest(self, values: Tensor) -> Tensor:
         """A mask over the entries that stay; of equal ones exactly as many as there is room for."""

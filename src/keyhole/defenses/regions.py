@@ -121,7 +121,7 @@ def variances(images: Tensor) -> Tensor:
         ((zone.pixels * two - one.square()) / zone.pixels**2).mean(1)
         for zone, one, two in zip(parts, totals, squares, strict=True)
     ]
-    return joined(by_zone, height, width)
+    return join_zones(by_zone, height, width)
 
 
 def grey_levels(images: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ def region_sums(zone: Zone, values: Tensor) -> Tensor:
     return down.view(*lead, zone.rows, zone.columns, zone.wide).sum(4)
 
 
-def joined(by_zone: Sequence[Tensor], height: int, width: int) -> Tensor:
+def join_zones(by_zone: Sequence[Tensor], height: int, width: int) -> Tensor:
     """Values by region of every zone, ``[..., rows, columns]`` each, as one."""
     across = len(bands(width, region_side(height, width)))
     strips = [torch.cat(list(by_zone[i : i + across]), -1) for i in range(0, len(by_zone), across)]

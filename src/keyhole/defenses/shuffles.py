@@ -45,11 +45,11 @@ class Shuffle:
 
     def apply(self, images: Tensor) -> Tensor:
         """``images [B, C, H, W]``, shuffled."""
-        return self._moved(images, self.orders)
+        return self._move(images, self.orders)
 
     def undo(self, images: Tensor) -> Tensor:
         """The inverse of :meth:`apply`."""
-        return self._moved(images, tuple(inverse(order) for order in self.orders))
+        return self._move(images, tuple(inverse(order) for order in self.orders))
 
     def sources(self, planes: int) -> Tensor:
         """For each pixel of the shuffled image its number in the original, ``[B, C * H * W]``.
@@ -61,17 +61,17 @@ class Shuffle:
         image = numbers.view(1, planes, self.height, self.width)
         return self.apply(image.expand(batch, -1, -1, -1)).flatten(1)
 
-    def _moved(self, images: Tensor, orders: tuple[Tensor, ...]) -> Tensor:
+    def _move(self, images: Tensor, orders: tuple[Tensor, ...]) -> Tensor:
         if len(self.parts) == 1:
-            return moved(images, self.parts[0], orders[0], self.channels)
+            return move_blocks(images, self.parts[0], orders[0], self.channels)
         made = torch.empty_like(images, memory_format=torch.contiguous_format)
         for zone, order in zip(self.parts, orders, strict=True):
             place = zone.area(made)
-            place.copy_(moved(zone.area(images), zone, order, self.channels))
+            place.copy_(move_blocks(zone.area(images), zone, order, self.channels))
         return made
 
 
-def moved(area: Tensor, zone: Zone, order: Tensor, channels: Channels) -> Tensor:
+def move_blocks(area: Tensor, zone: Zone, order: Tensor, channels: Channels) -> Tensor:
     """A zone's pixels ``[B, C, rows * tall, columns * wide]`` with its blocks in ``order``."""
     word = min(16, zone.fine * area.element_size())
     # Flat and back: an axis of one keeps a stride that does not fit longer words.
@@ -100,7 +100,7 @@ def word_sources(shape: torch.Size, zone: Zone, order: Tensor, channels: Channel
     blocks = steps(down, block * width, 1, 3) + steps(across, a_block, 2, 3)
     if channels == "mixed":
         blocks = blocks + steps(planes, height * width, 0, 3)
-    corners = looked_up(blocks.flatten(), order)
+    corners = look_up(blocks.flatten(), order)
     if channels == "mixed":
         corners = corners.view(batch, zone.regions, planes, -1).transpose(1, 2)
     own = 1 if channels == "mixed" else planes
@@ -112,7 +112,7 @@ def word_sources(shape: torch.Size, zone: Zone, order: Tensor, channels: Channel
     return (corner + (steps(block, width, 4) + steps(a_block, 1, 7))).flatten()
 
 
-def looked_up(table: Tensor, index: Tensor) -> Tensor:
+def look_up(table: Tensor, index: Tensor) -> Tensor:
     """``table[index]`` of a table ``[n]``; faster than indexing, and int32 serves as well."""
     return table.index_select(0, index.flatten()).view(index.shape)
 
@@ -123,7 +123,7 @@ def inverse(order: Tensor) -> Tensor:
     return torch.empty_like(order).scatter_(-1, order.long(), numbers.expand_as(order))
 
 
-def needed(
+def count_numbers(
     planes: int, height: int, width: int, channels: Channels, block: int | None = None
 ) -> int:
     """How many random numbers the shuffle of one image takes."""
@@ -131,7 +131,7 @@ def needed(
     return own * sum(z.regions * z.pixels // z.fine**2 for z in zones(height, width, block))
 
 
-def shuffle_by(
+def draw_shuffle(
     draws: Tensor,
     fine: Tensor,
     *,
@@ -140,7 +140,7 @@ def shuffle_by(
     channels: Channels,
     block: int | None = None,
 ) -> Shuffle:
-    """The shuffle of ``size`` images by random numbers ``draws [B, needed]``.
+    """The shuffle of ``size`` images by random numbers ``draws [B, count_numbers]``.
 
     ``fine`` says which regions have the finer blocks, bool ``[B, rows, columns]``.
     """
@@ -154,11 +154,11 @@ def shuffle_by(
         pools = 1 if channels == "mixed" else own
         keys = numbers.reshape(len(draws), pools, zone.regions, -1)
         is_fine = zone.of_regions(fine, side).reshape(len(draws), 1, zone.regions, 1)
-        orders.append(order_of(keys, is_fine, zone, own // pools))
+        orders.append(draw_order(keys, is_fine, zone, own // pools))
     return Shuffle(height, width, channels, parts, tuple(orders))
 
 
-def order_of(keys: Tensor, fine: Tensor, zone: Zone, planes: int) -> Tensor:
+def draw_order(keys: Tensor, fine: Tensor, zone: Zone, planes: int) -> Tensor:
     """Uniform orders ``[B, pools, regions, items]`` of fine blocks, or of coarse ones as wholes.
 
     A coarse block is a square of fine ones that stay beside each other; a pool holds ``planes``.
@@ -174,7 +174,7 @@ def order_of(keys: Tensor, fine: Tensor, zone: Zone, planes: int) -> Tensor:
     inside = row % ratio * across + column % ratio
     big = torch.arange(planes * big_down * big_across, device=keys.device)
     corner = big // big_across * ratio * across + big % big_across * ratio
-    chosen = looked_up(corner, permutations(keys[..., : len(big)]))
+    chosen = look_up(corner, permutations(keys[..., : len(big)]))
     coarsely = chosen.gather(-1, whole.expand_as(keys)) + inside
     return torch.where(fine, finely, coarsely.int())
 
@@ -217,7 +217,7 @@ def secret_numbers(key: bytes, place: str, count: int) -> Tensor:
     return torch.from_numpy(np.frombuffer(stretched, dtype="<i4").astype(np.int32))
 
 
-def in_chunks(images: Tensor, work: Callable[[Tensor, slice], Tensor]) -> Tensor:
+def map_chunks(images: Tensor, work: Callable[[Tensor, slice], Tensor]) -> Tensor:
     """``work`` on so many images at a time as stay in a processor's cache; all at once on a GPU."""
     if not len(images):
         return images.clone()

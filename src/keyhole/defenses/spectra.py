@@ -46,10 +46,10 @@ def noise_energy(bins: Tensor) -> float:
 
 def high_part(kernels: Tensor, bins: Tensor) -> Tensor:
     """``Re IFFT(mask * FFT(n))`` of kernels ``n [..., H, W]``, all of them at once."""
-    return (kernels.flatten(-2) @ keeping(bins).to(kernels)).view_as(kernels)
+    return (kernels.flatten(-2) @ bin_filter(bins).to(kernels)).view_as(kernels)
 
 
-def keeping(bins: Tensor) -> Tensor:
+def bin_filter(bins: Tensor) -> Tensor:
     """What keeps only these bins of kernels that lie flat, as one real matrix ``[HW, HW]``.
 
     Kernels are small: multiplying by it is quicker than two transforms.

@@ -12,10 +12,11 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide
-from keyhole.defenses.calibrated import CalibratedNoise, of_parameters
+from keyhole.defenses.calibrated import CalibratedNoise, keep_parameters
 from keyhole.defenses.guidance import important_channels
+from keyhole.defenses.noise_model import Noise, projection
 from keyhole.defenses.spectra import Reading, high_bins, high_part, noise_energy
-from keyhole.models.channel_importance import convolutions, count_of, weight_of
+from keyhole.models.channel_importance import convolutions, count_channels, weight_name
 from keyhole.update import Update
 
 
@@ -50,7 +51,7 @@ class Tip(CalibratedNoise):
     headline: ClassVar[tuple[str, ...]] = ("epsilon", "beta", "ratio")
     paper_attacks: ClassVar[tuple[str, ...]] = ("ig-uploaded",)
 
-    def misfits(self, model: nn.Module) -> list[str]:
+    def incompatibilities(self, model: nn.Module) -> list[str]:
         if not convolutions(model):
             return ["it has no convolution, and only their filters get noise"]
         if not self.layers(model):
@@ -61,7 +62,7 @@ class Tip(CalibratedNoise):
         layers = self.layers(model)
         total = sum(p.numel() for p in model.parameters())
         noisy = sum(
-            count_of(conv.out_channels, self.ratio) * conv.weight[0].numel()
+            count_channels(conv.out_channels, self.ratio) * conv.weight[0].numel()
             for conv in layers.values()
         )
         exact = 1 - noisy / total
@@ -85,13 +86,13 @@ class Tip(CalibratedNoise):
     def energy(self, model: nn.Module) -> float:
         """``sum over layers N_r * C_in * high bins``."""
         return sum(
-            count_of(conv.out_channels, self.ratio)
+            count_channels(conv.out_channels, self.ratio)
             * conv.weight.shape[1]
             * noise_energy(self.bins(conv))
             for conv in self.layers(model).values()
         )
 
-    def at(self, strength: float | None) -> Self:
+    def with_strength(self, strength: float | None) -> Self:
         return dataclasses.replace(self, beta=strength)
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
@@ -99,9 +100,9 @@ class Tip(CalibratedNoise):
         if self.beta == 0:
             return update
         began = time.perf_counter()
-        model = self.model_of(side)
+        model = self.require_model(side)
         update.check_against(model.state_dict())
-        layers = {n: c for n, c in self.layers(model).items() if weight_of(n) in update.change}
+        layers = {n: c for n, c in self.layers(model).items() if weight_name(n) in update.change}
         if not layers:
             return update
         beta = self.strength(update, model)
@@ -109,11 +110,11 @@ class Tip(CalibratedNoise):
             update, side, ratio=self.ratio, absolute=self.absolute, defense=self.name
         )
         change, norms = dict(update.change), []
-        draw = side.drawing_at(next(model.parameters()))
+        draw = side.generator_at(next(model.parameters()))
         for name, conv in layers.items():
-            weight = weight_of(name)
+            weight = weight_name(name)
             noise = self.noise(change[weight], conv, chosen[name], beta, draw)
-            change[weight] = with_rows(change[weight], chosen[name], noise)
+            change[weight] = add_to_rows(change[weight], chosen[name], noise)
             norms.append(noise.double().norm())
         lengths = torch.stack(norms).cpu()
         side.record(
@@ -121,7 +122,7 @@ class Tip(CalibratedNoise):
             layers=len(layers),
             channels=sum(len(chosen[name]) for name in layers),
             channels_total=sum(conv.out_channels for conv in layers.values()),
-            update_norm=of_parameters(update, model).norm(),
+            update_norm=keep_parameters(update, model).norm(),
             noise_norm=float(lengths.norm()),
             least_layer_noise_norm=float(lengths.min()),
             greatest_layer_noise_norm=float(lengths.max()),
@@ -143,7 +144,22 @@ class Tip(CalibratedNoise):
         white = torch.randn(shape, generator=generator, device=generator.device, dtype=kind)
         return (beta * high_part(white, self.bins(conv))).to(like)
 
+    def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
+        """Of each layer the known number of rows with the most energy in the high bins."""
+        gradient, found = update.gradient(), {}
+        variance = (self.strength(update, model) / (update.lr * update.steps)) ** 2
+        for name, conv in self.layers(model).items():
+            weight = weight_name(name)
+            if weight not in gradient:
+                continue
+            rows = torch.zeros(conv.out_channels).to(gradient[weight].device, torch.double)
+            noise = Noise(rows, projection(self.bins(conv)), share=self.ratio)
+            energy = noise.energy(gradient[weight])
+            rows[energy.topk(count_channels(conv.out_channels, self.ratio)).indices] = variance
+            found[weight] = noise
+        return found
 
-def with_rows(tensor: Tensor, rows: Tensor, addend: Tensor) -> Tensor:
+
+def add_to_rows(tensor: Tensor, rows: Tensor, addend: Tensor) -> Tensor:
     """A copy of ``tensor`` with ``addend`` added to some of its rows."""
     return tensor.index_add(0, rows.to(tensor.device), addend)

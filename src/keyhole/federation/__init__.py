@@ -1,34 +1,42 @@
-"""Clients and servers: local training under a defense, federated averaging, what a server sees."""
+"""Clients and servers: local training under a defense, federated averaging, captures."""
 
-from keyhole.federation.averaging import averaged
-from keyhole.federation.capture import Recorder, Reply
-from keyhole.federation.captured import Capture
-from keyhole.federation.client import defended_update, local_update
-from keyhole.federation.fedavg import Federation, Round, Share, client_generator
-from keyhole.federation.fedsgd import FedSgd
-from keyhole.federation.partition import PARTITIONS
-from keyhole.federation.plan import TrainingPlan
-from keyhole.federation.run import TrainingResult, assemble, train
-from keyhole.federation.together import Member
-from keyhole.federation.training import LocalTraining
+from typing import TYPE_CHECKING
+
+from keyhole.lazy import import_on_demand
+
+if TYPE_CHECKING:
+    from keyhole.federation.averaging import average_updates
+    from keyhole.federation.capture import CaptureWriter, Reply
+    from keyhole.federation.capture_reader import Capture
+    from keyhole.federation.client import RoundClient, defended_update, local_update
+    from keyhole.federation.partition import PARTITIONS
+    from keyhole.federation.plain_loop import ProtectedClient, protect
+    from keyhole.federation.plan import TrainingPlan
+    from keyhole.federation.rounds import ClientUpdate, Federation, Round, client_generator
+    from keyhole.federation.run import TrainingResult, assemble, train
+    from keyhole.federation.training import LocalTraining, augment_images
 
 __all__ = [
     "PARTITIONS",
     "Capture",
-    "FedSgd",
+    "CaptureWriter",
+    "ClientUpdate",
     "Federation",
     "LocalTraining",
-    "Member",
-    "Recorder",
+    "ProtectedClient",
     "Reply",
     "Round",
-    "Share",
+    "RoundClient",
     "TrainingPlan",
     "TrainingResult",
     "assemble",
-    "averaged",
+    "augment_images",
+    "average_updates",
     "client_generator",
     "defended_update",
     "local_update",
+    "protect",
     "train",
 ]
+
+__getattr__, __dir__ = import_on_demand(__name__)

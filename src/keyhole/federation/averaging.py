@@ -1,4 +1,4 @@
-"""Federated averaging of what clients send, added up as it comes."""
+"""Federated averaging: the mean of the clients' updates, summed as they arrive."""
 
 from __future__ import annotations
 
@@ -11,40 +11,50 @@ from keyhole.update import Update, sum_of
 
 
 class RunningMean:
-    """The mean of the clients' changes, weighted by their examples; holds no client's own.
+    """The mean of the clients' changes, weighted by their numbers of examples.
 
-    ``examples`` is how many all clients have together. Sums are formed in the order of arrival,
+    It keeps the sum only, no single client's change. Changes are summed in the order of arrival,
     so that the same clients in the same order give the same bits.
+
+    Args:
+        sent: The weights that the server sent.
+        examples: The number of examples that all clients have together.
     """
 
     def __init__(self, sent: Mapping[str, Tensor], examples: int) -> None:
-        self.sent, self.expected, self.arrived = sent, examples, 0
-        self.moved = {
+        self.sent, self.expected_examples, self.received_examples = sent, examples, 0
+        self.total_change = {
             name: torch.zeros_like(start, dtype=torch.promote_types(start.dtype, torch.float32))
             for name, start in sent.items()
         }
 
     def add(self, update: Update) -> None:
-        weight = update.examples / self.expected
-        for name, moved in self.moved.items():
-            moved += update.change[name].to(moved) * weight
-        self.arrived += update.examples
+        """Adds one client's change."""
+        weight = update.examples / self.expected_examples
+        for name, total in self.total_change.items():
+            total += update.change[name].to(total) * weight
+        self.received_examples += update.examples
 
-    def weights(self) -> dict[str, Tensor]:
-        """The weights plus the mean change; integers as they mostly are: the rounded mean."""
+    def new_weights(self) -> dict[str, Tensor]:
+        """Returns the sent weights plus the mean change; integers are rounded."""
         after = {}
         for name, start in self.sent.items():
-            moved = self.moved[name]
-            if self.arrived != self.expected:  # a defense has told other numbers
-                moved = moved * (self.expected / self.arrived)
-            change = (moved if start.is_floating_point() else moved.round()).to(start)
+            total = self.total_change[name]
+            if self.received_examples != self.expected_examples:  # a defense reported other numbers
+                total = total * (self.expected_examples / self.received_examples)
+            change = (total if start.is_floating_point() else total.round()).to(start)
             after[name] = sum_of(start, change)
         return after
 
 
-def averaged(sent: Mapping[str, Tensor], updates: Sequence[Update]) -> dict[str, Tensor]:
-    """The weights plus the clients' changes, weighted by their examples."""
+def average_updates(sent: Mapping[str, Tensor], updates: Sequence[Update]) -> dict[str, Tensor]:
+    """Returns the weights plus the clients' mean change, weighted by their examples.
+
+    Args:
+        sent: The weights that the server sent.
+        updates: What the clients sent back.
+    """
     mean = RunningMean(sent, sum(update.examples for update in updates))
     for update in updates:
         mean.add(update)
-    return mean.weights()
+    return mean.new_weights()

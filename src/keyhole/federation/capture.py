@@ -1,13 +1,13 @@
-"""What a curious server wrote down: each round's global weights, and every client's update.
+"""Writes what a curious server sees: each round's global weights and every client's update.
 
-    DIR/capture.json                    what the run was about, rounds that were left out
-    DIR/round-0001/global.safetensors   the weights the server sent
+    DIR/capture.json                    what the run is about, and which rounds were left out
+    DIR/round-0001/global.safetensors   the weights that the server sent
     DIR/round-0001/client-7.safetensors what client 7 changed in them, as the server saw it
-    DIR/round-0001/manifest.json        the recipe the server sent, and who answered; written last
-    DIR/truth.json                      whose images were whose, where somebody noted it: for
+    DIR/round-0001/manifest.json        the server's config, and which clients replied; written last
+    DIR/truth.json                      which images each client has, where that is known: for
                                         scoring only, no server sees it
 
-Everything is safetensors and JSON, written whole or not at all; nothing is ever unpickled.
+All files are safetensors or JSON, and each is written whole or not at all; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -31,32 +31,45 @@ log = logging.getLogger("keyhole")
 
 ABOUT, MANIFEST, GLOBAL, TRUTH = "capture.json", "manifest.json", "global.safetensors", "truth.json"
 LIMIT_GB = 10.0
-MOST_TIMES, SPARE = 4, 1 << 20
-"""A reply may have so many times the bytes of the model that was sent, and some more."""
-LONGEST_FACT = 2000
-"""Characters."""
-PLAIN = (bool, int, float, str, type(None))
+MAX_REPLY_RATIO, SPARE_BYTES = 4, 1 << 20
+"""A reply may have this many times the bytes of the model that was sent, plus the spare bytes."""
+MAX_TEXT_LENGTH = 2000
+PLAIN_TYPES = (bool, int, float, str, type(None))
 
-Facts = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What one client sent in one round: the change of every tensor, and what it said beside it."""
+    """What one client sent in one round.
+
+    Args:
+        node: The client's name.
+        change: The change of every tensor.
+        examples: The number of examples that the client says it trained on.
+        metrics: What else the client reported.
+        defense: The defense that the client says it applied, in its own words.
+    """
 
     node: str
     change: Mapping[str, Tensor]
     examples: int | None = None
-    metrics: Facts = field(default_factory=dict)
+    metrics: JsonObject = field(default_factory=dict)
     defense: str | None = None
-    """What the client says that its update went through, in its own words."""
 
 
-class Recorder:
-    """Writes rounds down as they happen, up to ``limit_gb``; the training never fails for it.
+class CaptureWriter:
+    """Writes rounds to a folder as they happen; a failure never stops the training.
 
-    Early rounds leak most, so the first ones are kept and later ones left out. A folder that holds
-    rounds may be written to again by the same run, which goes on there; ``resume=False``: by none.
+    Early rounds leak most, so the first rounds are kept and later ones are left out when the disk
+    space is used up. The same run may continue in a folder that already holds rounds.
+
+    Args:
+        root: The folder.
+        limit_gb: The disk space that all rounds may use, in gigabytes.
+        about: What a reader should know of the run.
+        fresh: Whether to remove an earlier capture from the folder first.
+        resume: Whether an earlier capture of the same run may be continued.
     """
 
     def __init__(
@@ -64,108 +77,118 @@ class Recorder:
         root: Path,
         *,
         limit_gb: float = LIMIT_GB,
-        about: Facts | None = None,
+        about: JsonObject | None = None,
         fresh: bool = False,
         resume: bool = True,
     ) -> None:
         self.root = root
         self.limit = int(limit_gb * 1e9)
         if fresh:
-            clear(root)
-        known, self.left_out = description(root)
-        self.about: Facts = {**known, **plain(about or {})}
+            remove_capture(root)
+        known, self.left_out = read_description(root)
+        self.about: JsonObject = {**known, **to_plain_json(about or {})}
         if known.get("run", self.about.get("run")) != self.about.get("run"):
-            raise RunFolderError(f"{root} holds what another run sent: choose another folder")
+            raise RunFolderError(f"{root} holds the capture of another run: choose another folder")
         if not resume and (self.left_out or any(round_folders(root))):
             raise RunFolderError(
-                f"{root} holds what another run sent: choose another folder, or replace it with "
-                "fresh=True"
+                f"{root} holds the capture of another run: choose another folder, or replace it "
+                "with fresh=True"
             )
         for folder in (root, *round_folders(root)):
             sweep(folder, below=False)
-        write_json(root / ABOUT, self._description())
+        self._write_description()
 
-    def begin(
-        self, number: int, sent: Mapping[str, Tensor], *, config: Facts | None = None
+    def begin_round(
+        self, number: int, sent: Mapping[str, Tensor], *, config: JsonObject | None = None
     ) -> RoundWriter:
-        """Opens a round: replies are added to what this returns as they come."""
-        return RoundWriter(self, number, sent, plain(config or {}))
+        """Returns a writer to which replies are added as they arrive."""
+        return RoundWriter(self, number, sent, to_plain_json(config or {}))
 
-    def round(
+    def write_round(
         self,
         number: int,
         sent: Mapping[str, Tensor],
         replies: Iterable[Reply],
         *,
-        config: Facts | None = None,
+        config: JsonObject | None = None,
         lost: Mapping[str, str] | None = None,
     ) -> bool:
-        """Keeps one round; False where it was left out. ``lost``: clients that failed, and why."""
-        writer = self.begin(number, sent, config=config)
+        """Writes one round; returns False if it was left out.
+
+        Args:
+            number: The round's number.
+            sent: The weights that the server sent.
+            replies: What the clients sent back.
+            config: The config that the server sent with the weights.
+            lost: Clients that failed, and why.
+        """
+        writer = self.begin_round(number, sent, config=config)
         for reply in replies:
             writer.add(reply)
         for node, why in (lost or {}).items():
-            writer.lose(node, why)
+            writer.add_failure(node, why)
         return writer.close()
 
-    def truth(self, data: str, owners: Mapping[str, Sequence[int]], **facts: Any) -> None:
-        """Notes for the judge which images of ``data`` each client has."""
+    def write_truth(self, data: str, owners: Mapping[str, Sequence[int]], **facts: Any) -> None:
+        """Writes which images of ``data`` each client has; only scoring reads this."""
         images = {node: list(indices) for node, indices in owners.items()}
-        write_json(self.root / TRUTH, {"data": data, **plain(facts), "clients": images})
+        write_json(self.root / TRUTH, {"data": data, **to_plain_json(facts), "clients": images})
 
-    def keep(self, number: int) -> None:
-        """Notes that a round that had been left out is there now."""
+    def mark_captured(self, number: int) -> None:
+        """Removes a round that is now captured from the list of those left out."""
         if number in self.left_out:
             self.left_out.remove(number)
-            write_json(self.root / ABOUT, self._description())
+            self._write_description()
 
-    def leave_out(self, number: int, why: str) -> None:
-        """Notes that a round is not captured; the training goes on."""
+    def leave_out_round(self, number: int, why: str) -> None:
+        """Notes that a round is not captured; the training continues."""
         log.warning("round %d is not captured: %s", number, why)
         self.left_out = sorted({*self.left_out, number})
         try:
-            write_json(self.root / ABOUT, self._description())
+            self._write_description()
         except (RunFolderError, OSError) as error:
             log.warning("%s", error)
 
-    def _description(self) -> Facts:
-        return {"format": 1, "about": self.about, "left_out": self.left_out}
+    def _write_description(self) -> None:
+        description = {"format": 1, "about": self.about, "left_out": self.left_out}
+        write_json(self.root / ABOUT, description)
 
-    def used(self, beside: Path) -> int:
-        """Bytes that all rounds but one take."""
-        files = [f for f in self.root.rglob("*.safetensors") if f.parent != beside]
+    def count_used_bytes(self, *, without: Path) -> int:
+        """Returns the bytes of all rounds except the one in the folder ``without``."""
+        files = [f for f in self.root.rglob("*.safetensors") if f.parent != without]
         return sum(f.stat().st_size for f in files)
 
 
 class RoundWriter:
-    """One round on its way to disk: every reply is written as it comes, the manifest last.
+    """Writes one round: every reply as it arrives, the manifest last.
 
-    A reply that cannot be kept is left out alone. Where the disk fails, or its share of it is
-    used up, the whole round is left out. Nothing here is raised into the training.
+    A reply that cannot be written is left out; the others stay. If the disk fails or the space is
+    used up, the whole round is left out. No error is raised into the training.
     """
 
     def __init__(
-        self, recorder: Recorder, number: int, sent: Mapping[str, Tensor], config: Facts
+        self, capture: CaptureWriter, number: int, sent: Mapping[str, Tensor], config: JsonObject
     ) -> None:
-        self.recorder, self.number, self.config = recorder, number, config
-        self.folder = recorder.root / f"round-{number:04d}"
-        self.clients: list[Facts] = []
+        self.capture, self.number, self.config = capture, number, config
+        self.folder = capture.root / f"round-{number:04d}"
+        self.clients: list[JsonObject] = []
         self.lost: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
         self.failure: str | None = None
-        self.whole = size_of(sent)
-        self.used = 0
+        self.model_bytes = count_bytes(sent)
+        self.used_bytes = 0
         try:
-            self.used = recorder.used(beside=self.folder)
+            self.used_bytes = capture.count_used_bytes(without=self.folder)
         except OSError as error:
             self.failure = one_line(error)
         self._write(GLOBAL, sent)
 
     def add(self, reply: Reply) -> None:
-        """Keeps what one client sent."""
-        size = size_of(reply.change)
-        if size > MOST_TIMES * self.whole + SPARE:
-            self.leave_out(reply.node, f"it sent {size:,} bytes for a model of {self.whole:,}")
+        """Writes what one client sent."""
+        size = count_bytes(reply.change)
+        if size > MAX_REPLY_RATIO * self.model_bytes + SPARE_BYTES:
+            why = f"it sent {size:,} bytes for a model of {self.model_bytes:,}"
+            self.leave_out_client(reply.node, why)
             return
         file = f"client-{reply.node}.safetensors"
         taken = any(file == client["file"] for client in self.clients)
@@ -175,21 +198,22 @@ class RoundWriter:
             self._write(file, reply.change)
             entry = {"node": reply.node, "file": file, "examples": reply.examples}
             claim = {} if reply.defense is None else {"defense": reply.defense}
-            self.clients.append({**entry, **plain(claim), "metrics": plain(reply.metrics)})
+            metrics = to_plain_json(reply.metrics)
+            self.clients.append({**entry, **to_plain_json(claim), "metrics": metrics})
         except Exception as error:  # noqa: BLE001  no client's tensors may end the training
-            self.leave_out(reply.node, one_line(error))
+            self.leave_out_client(reply.node, one_line(error))
 
-    def lose(self, node: str, why: str) -> None:
+    def add_failure(self, node: str, why: str) -> None:
         """Notes a client that sent nothing."""
         self.lost[node] = printable(why)
 
-    def leave_out(self, node: str, why: str) -> None:
-        """Notes a client that sent what cannot be kept."""
+    def leave_out_client(self, node: str, why: str) -> None:
+        """Notes a client whose reply cannot be written."""
         log.warning("client %s of round %d is not captured: %s", node, self.number, printable(why))
         self.left_out[node] = printable(why)
 
     def close(self) -> bool:
-        """Writes the manifest; False where the round was left out."""
+        """Writes the manifest; returns False if the round was left out."""
         manifest = {
             "round": self.number,
             "config": self.config,
@@ -200,18 +224,18 @@ class RoundWriter:
         if self.failure is None:
             try:
                 write_json(self.folder / MANIFEST, manifest)
-                self.recorder.keep(self.number)
+                self.capture.mark_captured(self.number)
             except RunFolderError as error:
                 self.failure = str(error)
         if self.failure is not None:
             shutil.rmtree(self.folder, ignore_errors=True)
-            self.recorder.leave_out(self.number, self.failure)
+            self.capture.leave_out_round(self.number, self.failure)
         return self.failure is None
 
     def _write(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        self.used += size_of(tensors)
-        if self.failure is None and self.used > self.recorder.limit:
-            self.failure = f"its folder may hold {self.recorder.limit / 1e9:g} GB"
+        self.used_bytes += count_bytes(tensors)
+        if self.failure is None and self.used_bytes > self.capture.limit:
+            self.failure = f"its folder may hold {self.capture.limit / 1e9:g} GB"
         if self.failure is None:
             try:
                 write_tensors(self.folder / name, tensors)
@@ -219,7 +243,7 @@ class RoundWriter:
                 self.failure = str(error)
 
 
-def clear(root: Path) -> None:
+def remove_capture(root: Path) -> None:
     """Removes what an earlier capture wrote, and nothing else."""
     if (root / ABOUT).is_file():
         for folder in round_folders(root):
@@ -229,41 +253,41 @@ def clear(root: Path) -> None:
 
 
 def round_folders(root: Path) -> Iterator[Path]:
-    """Folders that a capture wrote, or may write again."""
+    """Yields the folders of captured rounds."""
     return (f for f in root.glob("round-*") if re.fullmatch(r"round-\d+", f.name) and f.is_dir())
 
 
-def description(root: Path) -> tuple[Facts, list[int]]:
-    """What a capture is about, and the rounds it left out."""
+def read_description(root: Path) -> tuple[JsonObject, list[int]]:
+    """Returns what a capture is about, and the rounds it left out."""
     if not (root / ABOUT).is_file():
         return {}, []
     found = read_json(root / ABOUT)
     try:
         about, left_out = dict(found.get("about", {})), list(found.get("left_out", []))
-        if not all(is_whole_number(number) for number in left_out):
+        if not all(is_integer(number) for number in left_out):
             raise TypeError
-        return plain(about), sorted(set(left_out))
+        return to_plain_json(about), sorted(set(left_out))
     except (AttributeError, TypeError, ValueError):
         raise RunFolderError(f"{root / ABOUT} is not the description of a capture") from None
 
 
-def size_of(tensors: Mapping[str, Tensor]) -> int:
+def count_bytes(tensors: Mapping[str, Tensor]) -> int:
     return sum(t.numel() * t.element_size() for t in tensors.values())
 
 
-def plain(facts: Mapping[str, Any]) -> Facts:
-    """Only what JSON can hold and a reader can read; numbers that are none become words."""
-    return {printable(k): plain_value(v) for k, v in facts.items() if isinstance(v, PLAIN)}
+def to_plain_json(values: Mapping[str, Any]) -> JsonObject:
+    """Returns the values that JSON can hold, made printable; others are dropped."""
+    return {printable(k): plain_value(v) for k, v in values.items() if isinstance(v, PLAIN_TYPES)}
 
 
 def plain_value(value: bool | int | float | str | None) -> bool | int | float | str | None:
-    """A fact as it can be written and shown.
+    """Returns a value that JSON can hold and a terminal can show.
 
     >>> plain_value(float("nan")), plain_value(10**50), plain_value("a\\x07")
     ('nan', 'an integer of 167 bits', 'a\\\\x07')
     """
     if isinstance(value, str):
-        return printable(value, LONGEST_FACT)
+        return printable(value, MAX_TEXT_LENGTH)
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, int) and value.bit_length() > 64:
@@ -271,9 +295,6 @@ def plain_value(value: bool | int | float | str | None) -> bool | int | float | 
     return value
 
 
-def is_whole_number(value: object) -> bool:
-    """Whether it is an integer; True and False are none."""
+def is_integer(value: object) -> bool:
+    """Returns whether a value is an integer; True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-__all__ = ["Recorder", "Reply", "RoundWriter"]

@@ -1,10 +1,11 @@
-"""A client's share of one round: images in, defended update out."""
+"""What one client does in one round: it trains on its images and returns a defended update."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +14,58 @@ from torch.nn import functional as F
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
 from keyhole.errors import DoesNotFit, one_line
-from keyhole.federation.training import LocalTraining, augmented, clipped
-from keyhole.models.dropout_sites import Record
+from keyhole.federation.training import LocalTraining, augment_images, clip_gradient
+from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.models.modes import set_mode
 from keyhole.seeds import generator, seeded_globally
 from keyhole.update import Update, check_weights, difference
 
-Later = Callable[[int], Tensor]
-"""A local epoch after the first (which is 0) to its images."""
+ImagesByEpoch = Callable[[int], Tensor]
+"""Returns the images of a local epoch; the first epoch is 0."""
+
+StepGradient = Callable[[nn.Module, Tensor, Tensor], list[Tensor] | None]
+"""Maps model, inputs and labels to the gradient of one step; None means the plain gradient."""
+
+
+@dataclass(frozen=True)
+class RoundClient:
+    """A client in one round.
+
+    Args:
+        images: The client's images ``[n, C, H, W]`` in [0, 1].
+        labels: Their classes ``[n]``.
+        generator: The source of all random numbers that the client draws in this round.
+        memory: What the client's defense remembers from earlier rounds.
+        data: The data set that says how images are normalised.
+        training: How the client trains.
+        images_by_epoch: Returns the version of the images for a local epoch; None if the images
+            have only one version.
+    """
+
+    images: Tensor
+    labels: Tensor
+    generator: torch.Generator
+    memory: Memory
+    data: ImageSet
+    training: LocalTraining
+    images_by_epoch: ImagesByEpoch | None = None
+
+    def images_for(self, epoch: int) -> Tensor:
+        """Returns the images of a local epoch; the first epoch is 0."""
+        if epoch == 0 or self.images_by_epoch is None:
+            return self.images
+        return self.images_by_epoch(epoch)
+
+    def side(self, model: nn.Module) -> ClientSide:
+        """Returns what a defense may use of this client."""
+        return ClientSide(
+            self.generator,
+            model,
+            self.images,
+            self.labels,
+            memory=self.memory,
+            normalise=self.data.normalise,
+        )
 
 
 def defended_update(
@@ -32,16 +77,24 @@ def defended_update(
     defense: Defense,
     generator: torch.Generator,
     training: LocalTraining | None = None,
-    record: Record | None = None,
+    mask_recorder: MaskRecorder | None = None,
     memory: Memory | None = None,
-    later: Later | None = None,
+    images_by_epoch: ImagesByEpoch | None = None,
 ) -> tuple[Update, Telemetry]:
-    """One client's update through the doors of ``defense``.
+    """Trains one client under a defense; returns its update and what the defense reports.
 
-    ``images`` are in [0, 1]; the client normalises them as ``data`` says; the image door is passed
-    anew for every epoch. ``later`` gives other versions of them for epochs after the first.
-    ``model`` is the global model and is left as it was. ``record`` keeps the dropout masks that
-    the client draws; ``memory`` is what the defense keeps between rounds.
+    Args:
+        model: The global model, which is not changed.
+        images: The client's images ``[n, C, H, W]`` in [0, 1]. They pass through
+            ``defense.on_images`` again in every local epoch.
+        labels: Their classes ``[n]``.
+        data: The data set that says how images are normalised.
+        defense: The defense; all its doors are used.
+        generator: The source of all random numbers that the client draws.
+        training: How the client trains; None means one gradient step.
+        mask_recorder: Records the dropout masks that the client draws.
+        memory: What the defense remembers from earlier rounds; it is updated in place.
+        images_by_epoch: Returns other versions of the images for epochs after the first.
     """
     check_weights(model.state_dict())
     side = ClientSide(
@@ -54,27 +107,23 @@ def defended_update(
     )
     epochs = itertools.count(1)
 
-    def again() -> Tensor:
-        side.images = images if later is None else later(next(epochs))
+    def next_inputs() -> Tensor:
+        side.images = images if images_by_epoch is None else images_by_epoch(next(epochs))
         return data.normalise(defense.on_images(side.images, side))
 
-    shown = defense.on_images(images, side)
+    defended_images = defense.on_images(images, side)
     local = defense.on_model(model, side)
     update = local_update(
         local,
-        data.normalise(shown),
+        data.normalise(defended_images),
         labels,
         training=training or LocalTraining(),
         seed=int(torch.randint(2**62, (), generator=generator)),
-        record=record,
-        again=again,
-        step=lambda network, x, y: defense.on_step(network, x, y, side),
+        mask_recorder=mask_recorder,
+        next_inputs=next_inputs,
+        step_gradient=lambda network, x, y: defense.on_step(network, x, y, side),
     )
     return defense.on_update(update.check(), side), side.telemetry
-
-
-Step = Callable[[nn.Module, Tensor, Tensor], list[Tensor] | None]
-"""Model, inputs and labels to the step's gradient; None: the plain one."""
 
 
 def local_update(
@@ -84,55 +133,73 @@ def local_update(
     *,
     training: LocalTraining,
     seed: int,
-    record: Record | None = None,
-    again: Callable[[], Tensor] | None = None,
-    step: Step | None = None,
+    mask_recorder: MaskRecorder | None = None,
+    next_inputs: Callable[[], Tensor] | None = None,
+    step_gradient: StepGradient | None = None,
 ) -> Update:
-    """What one client changes in ``model`` by training on model inputs ``[n, C, H, W]``.
+    """Trains a copy of ``model`` on one client's inputs and returns what changed.
 
-    ``again`` gives the inputs of every epoch after the first. A client that shares weights shares
-    its buffers as well.
+    A client that shares weights shares its buffers as well.
+
+    Args:
+        model: The global model, which is not changed.
+        inputs: The model's inputs ``[n, C, H, W]``, already normalised.
+        labels: Their classes ``[n]``.
+        training: How the client trains.
+        seed: Seeds the batches, dropout and augmentation.
+        mask_recorder: Records the dropout masks that the client draws.
+        next_inputs: Returns the inputs of every epoch after the first; None means that they stay
+            the same.
+        step_gradient: Replaces the gradient of a step where it returns one.
     """
-    record = record or Record()
+    mask_recorder = mask_recorder or MaskRecorder()
     local = set_mode(copy.deepcopy(model), training.mode).requires_grad_(True)
     before = {name: tensor.clone() for name, tensor in local.state_dict().items()}
     weights = list(local.parameters())
-    optimiser = None if training.lr is None else training.optimiser_of(weights)
+    optimiser = None if training.lr is None else training.make_optimiser(weights)
     draw = generator(seed, "batches")
-    epoch = 0
+    last_epoch = 0
     with seeded_globally(seed):
-        for now, batch in training.batches(len(inputs), draw):
-            if now > epoch and again is not None:
-                inputs = again()
-            epoch = now
+        for epoch, batch in training.batches(len(inputs), draw):
+            if epoch > last_epoch and next_inputs is not None:
+                inputs = next_inputs()
+            last_epoch = epoch
             whole = len(batch) == len(inputs)
             x, y = (inputs, labels) if whole else (inputs[batch], labels[batch.to(labels.device)])
-            record.begin()
-            with record:
-                x = augmented(x) if training.augment else x
-                gradient = (step and step(local, x, y)) or _gradient(local, weights, x, y)
-            gradient = clipped(gradient, training.clip)
+            mask_recorder.begin()
+            with mask_recorder:
+                x = augment_images(x) if training.augment else x
+                own = step_gradient(local, x, y) if step_gradient else None
+                gradient = own or _loss_gradient(local, weights, x, y)
+            gradient = clip_gradient(gradient, training.clip)
             if optimiser is None:
                 names = [name for name, _ in local.named_parameters()]
-                found = dict(zip(names, gradient, strict=True))
-                return Update.from_gradient(found, batch_size=len(inputs))
+                named = dict(zip(names, gradient, strict=True))
+                return Update.from_gradient(named, batch_size=len(inputs))
             for weight, g in zip(weights, gradient, strict=True):
                 weight.grad = g
             optimiser.step()
+    after = local.state_dict()
+    change = {name: difference(end.detach(), before[name]) for name, end in after.items()}
+    return update_from_change(change, training, len(inputs))
+
+
+def update_from_change(change: dict[str, Tensor], training: LocalTraining, images: int) -> Update:
+    """Returns the update of a client that trained on ``images`` images and changed its weights."""
     assert training.lr is not None
     return Update(
-        {name: difference(end.detach(), before[name]) for name, end in local.state_dict().items()},
-        steps=training.steps_of(len(inputs)),
+        change,
+        steps=training.count_steps(images),
         lr=training.lr,
-        batch_size=training.local_batch(len(inputs)),
-        examples=len(inputs),
+        batch_size=training.batch_size_for(images),
+        examples=images,
     )
 
 
-def _gradient(
+def _loss_gradient(
     model: nn.Module, weights: list[nn.Parameter], inputs: Tensor, labels: Tensor
 ) -> list[Tensor]:
-    """The gradient of the mean cross-entropy; zeros for parameters that take no part."""
+    """Returns the gradient of the mean cross-entropy; zeros for parameters that are not used."""
     try:
         loss = F.cross_entropy(model(inputs), labels)
     except ValueError as error:

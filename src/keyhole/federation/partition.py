@@ -1,4 +1,4 @@
-"""Which client holds which images."""
+"""Partitions: which client holds which images."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from keyhole.errors import DoesNotFit
 from keyhole.registry import Registry
 
 Shares = list[list[int]]
-"""Image indices, client by client; no image has two owners."""
+"""The image indices of each client; no image has two owners."""
 
 
 class Partition(ABC):
-    """A way to share images out among clients."""
+    """A way to distribute images among clients."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -29,12 +29,12 @@ class Partition(ABC):
     def split(
         self, data: ImageSet, images: Sequence[int], clients: int, draw: torch.Generator
     ) -> Shares:
-        """Shares ``images``, indices into ``data``, out among ``clients``."""
+        """Distributes ``images``, indices into ``data``, among ``clients`` clients."""
 
     def __call__(
         self, data: ImageSet, images: Sequence[int], clients: int, draw: torch.Generator
     ) -> Shares:
-        """As :meth:`split`; raises :class:`DoesNotFit` where a client would get nothing."""
+        """Calls :meth:`split`; raises :class:`DoesNotFit` if a client would get no image."""
         if clients > len(images):
             raise DoesNotFit(
                 f"data set {data.name!r} has {len(images)} images to train on, too few for "
@@ -50,26 +50,26 @@ class Partition(ABC):
         return shares
 
 
-def shuffled(images: Sequence[int], draw: torch.Generator) -> list[int]:
+def shuffle(images: Sequence[int], draw: torch.Generator) -> list[int]:
     return [images[i] for i in torch.randperm(len(images), generator=draw).tolist()]
 
 
-def dealt(images: Sequence[int], clients: int) -> Shares:
-    """One after another, like cards."""
+def split_evenly(images: Sequence[int], clients: int) -> Shares:
+    """Gives each client every ``clients``-th image."""
     return [list(images[number::clients]) for number in range(clients)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Iid(Partition):
-    """Every client draws from the same bag."""
+    """All clients draw at random from the same images."""
 
     name: ClassVar[str] = "iid"
-    summary: ClassVar[str] = "images at random, equally many for all"
+    summary: ClassVar[str] = "images at random, equally many per client"
 
     def split(
         self, data: ImageSet, images: Sequence[int], clients: int, draw: torch.Generator
     ) -> Shares:
-        return dealt(shuffled(images, draw), clients)
+        return split_evenly(shuffle(images, draw), clients)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,47 +77,47 @@ class Balanced(Partition):
     """Every client gets as many images of each class as the others, give or take one."""
 
     name: ClassVar[str] = "balanced"
-    summary: ClassVar[str] = "equally many images of every class for all"
+    summary: ClassVar[str] = "equally many images of every class per client"
 
     def split(
         self, data: ImageSet, images: Sequence[int], clients: int, draw: torch.Generator
     ) -> Shares:
-        mixed = shuffled(images, draw)
+        mixed = shuffle(images, draw)
         by_class = sorted(mixed, key=lambda i: int(data.labels[i]))
-        return dealt(by_class, clients)
+        return split_evenly(by_class, clients)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dirichlet(Partition):
-    """Each class is shared out in proportions drawn from Dirichlet(alpha): small is skewed.
+    """Each class is distributed in proportions drawn from Dirichlet(alpha): small is skewed.
 
-    Every client gets one image before the rest is shared out.
+    Every client gets one image before the rest is distributed.
     """
 
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
 
     name: ClassVar[str] = "dirichlet"
-    summary: ClassVar[str] = "classes skewed from client to client, the more so the smaller alpha"
+    summary: ClassVar[str] = "class proportions differ between clients, more so for small alpha"
 
     def split(
         self, data: ImageSet, images: Sequence[int], clients: int, draw: torch.Generator
     ) -> Shares:
         rng = np.random.default_rng(int(torch.randint(2**62, (), generator=draw)))
-        mixed = shuffled(images, draw)
+        mixed = shuffle(images, draw)
         shares: Shares = [[image] for image in mixed[:clients]]
         labels = data.labels[mixed[clients:]].tolist()
         for label in sorted(set(labels)):
-            members = [i for i, y in zip(mixed[clients:], labels, strict=True) if y == label]
+            of_class = [i for i, y in zip(mixed[clients:], labels, strict=True) if y == label]
             portions = rng.dirichlet([self.alpha] * clients)
-            cuts = np.round(np.cumsum(portions)[:-1] * len(members)).astype(int)
-            for share, part in zip(shares, np.split(np.array(members), cuts), strict=True):
+            cuts = np.round(np.cumsum(portions)[:-1] * len(of_class)).astype(int)
+            for share, part in zip(shares, np.split(np.array(of_class), cuts), strict=True):
                 share.extend(part.tolist())
         return shares
 
 
 @dataclass(frozen=True, kw_only=True)
 class ByUser(Partition):
-    """Whole users to clients: the first ones a user each, the others are dealt out after them."""
+    """All images of a user go to one client; users are distributed evenly among clients."""
 
     name: ClassVar[str] = "by-user"
     summary: ClassVar[str] = "whole users (folders USER/CLASS/IMAGE) to clients"
@@ -128,8 +128,8 @@ class ByUser(Partition):
         users = data.users if data.users is not None else data.groups
         if users is None:
             raise DoesNotFit(
-                f"data set {data.name!r} does not say whose image is whose: name a folder "
-                "USER/CLASS/IMAGE, or another --partition"
+                f"data set {data.name!r} does not say which user an image belongs to: name a "
+                "folder USER/CLASS/IMAGE, or another --partition"
             )
         owner = users[list(images)].tolist()
         names = sorted(set(owner))
@@ -138,7 +138,7 @@ class ByUser(Partition):
                 f"data set {data.name!r} has {len(names)} users, too few for {clients} clients: "
                 "pass fewer --clients"
             )
-        client = {user: number % clients for number, user in enumerate(shuffled(names, draw))}
+        client = {user: number % clients for number, user in enumerate(shuffle(names, draw))}
         shares: Shares = [[] for _ in range(clients)]
         for image, user in zip(images, owner, strict=True):
             shares[client[user]].append(image)

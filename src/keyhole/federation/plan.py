@@ -1,69 +1,100 @@
-"""What a federated training is to do, as settings that can be repeated."""
+"""The settings of a federated training."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from keyhole.data.normalisation import Deviations, Means, check_both
-from keyhole.federation.training import LocalTraining, Optimiser
-from keyhole.models.modes import ClientMode
-from keyhole.settings import Count, Seed
+from keyhole.mean_and_std import check_mean_and_std
+from keyhole.settings import (
+    ClientMode,
+    Count,
+    Deviations,
+    Means,
+    Momentum,
+    Optimiser,
+    Positive,
+    Seed,
+    Settings,
+)
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+if TYPE_CHECKING:
+    from keyhole.federation.training import LocalTraining
 
 
-class TrainingPlan(BaseModel):
+class TrainingPlan(Settings):
     """One model trained by many clients. The same plan gives the same weights.
 
-    Clients train for ``epochs``, or for ``steps`` if those are given. ``images`` bounds how many a
-    client has. A part of the data, ``held_out``, is kept for evaluation unless the data set comes
-    with a part of its own for that.
+    The first paragraph below a field is the help of the option by which ``keyhole train`` sets it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    model: str = "mlp"
     data: str = "digits"
+    """The data set, by name or folder."""
+    model: str = "mlp"
+    """The model, by name."""
+    clients: Count = 10
+    """The number of clients."""
+    rounds: Count = 5
+    """The number of rounds."""
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Fraction of the clients sampled in each round."""
+    partition: str = "iid"
+    """iid, balanced, dirichlet(alpha=0.5) or by-user."""
+    images: Count | None = None
+    """The largest number of images of a client."""
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Fraction of the images kept for evaluation, unless the data set has a test part."""
+    defense: str = "none"
+    """The defense of every client, such as gaussian(sigma=0.01)."""
+    epochs: Count = 3
+    """Local epochs per round."""
+    steps: Count | None = None
+    """Local steps per round, instead of epochs."""
+    batch_size: Count = 16
+    """Images per local step."""
+    lr: Positive = 0.03
+    """The clients' learning rate."""
+    optimiser: Optimiser = "sgd"
+    """sgd or adam."""
+    momentum: Momentum = 0.9
+    """SGD's momentum."""
+    clip: Positive | None = None
+    """The largest norm of a step's gradient."""
+    augment: bool = False
+    """Flip and shift images at random."""
+    client_mode: ClientMode = "train"
+    """train, eval or frozen-norm."""
     image_size: str | int | None = None
-    weights: Path | None = None
+    """Size to scale images to: 224, or 112x92 (height x width)."""
     mean: Means | None = None
-    """Of pixels in [0, 1], for the model's inputs: one number, or one per channel; with ``std``.
+    """Mean of pixels in 0..1 that clients subtract: 0.5, or 0.49,0.48,0.45.
+
     None: the data set's own."""
     std: Deviations | None = None
-    defense: str = "none"
-    clients: Count = 10
-    rounds: Count = 5
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    partition: str = "iid"
-    images: Count | None = None
-    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
-    epochs: Count = 3
-    steps: Count | None = None
-    batch_size: Count = 16
-    lr: Positive = 0.03
-    optimiser: Optimiser = "sgd"
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    clip: Positive | None = None
-    augment: bool = False
-    client_mode: ClientMode = "train"
+    """Standard deviation of the pixels; given with mean."""
+    weights: Path | None = None
+    """Safetensors file with the first weights; default: random."""
     together: Literal["auto", "yes", "no"] = "auto"
-    """Whether sampled clients are trained as one tensor axis; ``auto``: by rule, where it tends to
-    be faster (:func:`keyhole.federation.together.faster_together`)."""
+    """Train clients as one tensor axis: auto, yes or no.
+
+    ``auto``: by rule, where it tends to be faster
+    (:func:`keyhole.federation.backends.vmap.vmap_is_faster`)."""
     seed: Seed = 0
+    """Seed of all random numbers."""
 
     @model_validator(mode="after")
-    def _both(self) -> TrainingPlan:
-        check_both(self.mean, self.std)
+    def check_mean_and_std(self) -> TrainingPlan:
+        """Refuses one without the other."""
+        check_mean_and_std(self.mean, self.std)
         return self
 
     @property
     def training(self) -> LocalTraining:
-        """What every client does in a round."""
+        """How every client trains in a round."""
+        from keyhole.federation.training import LocalTraining  # needs torch, which a plan does not
+
         return LocalTraining(
             steps=self.steps or 1,
             lr=self.lr,
@@ -75,12 +106,3 @@ class TrainingPlan(BaseModel):
             clip=self.clip,
             augment=self.augment,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return self.model_dump(mode="json")
-
-    @property
-    def digest(self) -> str:
-        """Eight hex digits that tell this plan from others."""
-        text = json.dumps(self.to_json(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,4 +1,4 @@
-"""A federated training from a plan: who trains, what is captured, round after round."""
+"""Runs a federated training as a plan says, and captures what the server sees."""
 
 from __future__ import annotations
 
@@ -12,40 +12,48 @@ import torch
 from torch import nn
 
 from keyhole.data import SOURCES, ImageSet, load
-from keyhole.data.normalisation import as_facts
 from keyhole.defenses import DEFENSES
 from keyhole.errors import DoesNotFit
-from keyhole.federation.capture import LIMIT_GB, Recorder, Reply
-from keyhole.federation.fedavg import Federation, Round, Share
-from keyhole.federation.partition import PARTITIONS, ByUser, shuffled
+from keyhole.federation.backends import Backend, LoopTrainer, VmapTrainer
+from keyhole.federation.backends.vmap import vmap_is_faster, why_vmap_fails
+from keyhole.federation.capture import LIMIT_GB, CaptureWriter, Reply
+from keyhole.federation.partition import PARTITIONS, ByUser, shuffle
 from keyhole.federation.plan import TrainingPlan
-from keyhole.federation.together import Together, faster_together, why_not_together
+from keyhole.federation.rounds import ClientUpdate, Federation, Round
 from keyhole.federation.training_folder import CHECKPOINT, TrainingFolder
 from keyhole.lock import locked
+from keyhole.mean_and_std import normalisation_entries
 from keyhole.models import build
-from keyhole.models.weights import filled_up, spare_weights
+from keyhole.models.weights import fill_defense_weights, read_defense_weights
 from keyhole.seeds import generator
 
 log = logging.getLogger("keyhole")
 
 
 class Watcher(Protocol):
-    """Sees every round as it ends, updates and all."""
+    """Is called with every round when it ends."""
 
     def __call__(self, seen: Round) -> None: ...
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What became of a training."""
+    """The result of a training.
+
+    Args:
+        model: The trained model.
+        rounds: One log line per round, as in ``rounds.jsonl``.
+        folder: The run folder.
+        resumed_after: The number of rounds that an earlier run had done.
+    """
 
     model: nn.Module
     rounds: tuple[dict[str, Any], ...]
     folder: Path
     resumed_after: int
-    """Rounds that an earlier run had done."""
 
     def to_json(self) -> dict[str, Any]:
+        """Returns what ``keyhole train --json`` prints."""
         last = self.rounds[-1]
         return {
             "accuracy": last["accuracy"],
@@ -69,77 +77,91 @@ def train(
     watchers: Sequence[Watcher] = (),
     keep_updates: bool | None = None,
 ) -> TrainingResult:
-    """Trains as ``plan`` says, in a folder in which the same plan is continued.
+    """Trains as ``plan`` says; the same call continues an interrupted training.
 
-    ``keep_updates``: whether watchers see all updates of a round, which takes memory for them all;
-    None: where there are watchers.
+    Args:
+        plan: What to train.
+        out: The run folder, with checkpoints and a log of every round.
+        data_dir: The folder of data sets that are read from files.
+        device: The device to train on; None means the CPU.
+        capture: The folder for what a curious server would write down; None means no capture.
+        limit_gb: The disk space that a capture may use, in gigabytes.
+        fresh: Whether to replace what an earlier run left in the folders.
+        watchers: Called with every round when it ends.
+        keep_updates: Whether watchers see all updates of a round, which takes memory for them
+            all; None means that they do if there are any watchers.
     """
     federation = assemble(plan, data_dir=data_dir, device=device or torch.device("cpu"))
-    TrainingFolder.checked(out, plan, fresh=fresh)
+    TrainingFolder.open(out, plan, fresh=fresh)
     if federation.data.versions:
         log.warning(
-            "note: %s holds versions of its images, used in turns; those for evaluation are "
-            "shuffled as well",
+            "note: %s holds several versions of its images, one per epoch in turn; the images for "
+            "evaluation are shuffled as well",
             plan.data,
         )
     if fresh or not (out / CHECKPOINT).is_file():
-        federation.together = choose(plan, federation)
+        federation.backend = choose_backend(plan, federation)
     with locked(out, *([] if capture is None else [capture])):
-        folder = TrainingFolder.checked(
-            out, plan, fresh=fresh
-        )  # another may have come before the lock
-        recorder = None
+        folder = TrainingFolder.open(out, plan, fresh=fresh)  # another run may have come first
+        writer = None
         if capture is not None:
-            recorder = Recorder(
+            writer = CaptureWriter(
                 capture,
-                about=about(plan, federation.data),
+                about=describe_run(plan, federation.data),
                 fresh=fresh,
                 limit_gb=LIMIT_GB if limit_gb is None else limit_gb,
             )
             owners = {str(client): share for client, share in enumerate(federation.shares)}
-            recorder.truth(plan.data, owners, image_size=plan.image_size)
+            writer.write_truth(plan.data, owners, image_size=plan.image_size)
         done = folder.begin(plan, federation, fresh=fresh)
         log.info(
             "training %s on %s (clients: %d, rounds: %d, defense: %s)",
             *(plan.model, plan.data, plan.clients, plan.rounds, plan.defense),
         )
-        kept = bool(watchers) if keep_updates is None else keep_updates
+        keep = bool(watchers) if keep_updates is None else keep_updates
         for number in range(done + 1, plan.rounds + 1):
-            seen = captured_round(federation, number, plan, recorder, keep_updates=kept)
-            folder.keep(federation, seen)
+            seen = run_captured_round(federation, number, plan, writer, keep_updates=keep)
+            folder.save_round(federation, seen)
             for watcher in watchers:
                 watcher(seen)
-        return TrainingResult(federation.model, tuple(folder.lines()), out, done)
+        return TrainingResult(federation.model, tuple(folder.read_log()), out, done)
 
 
-def captured_round(
+def run_captured_round(
     federation: Federation,
     number: int,
     plan: TrainingPlan,
-    recorder: Recorder | None,
+    writer: CaptureWriter | None,
     *,
     keep_updates: bool,
 ) -> Round:
-    """One round, whose updates ``recorder`` writes down as they come."""
-    if recorder is None:
-        return federation.round(number, keep_updates=keep_updates)
-    writer = recorder.begin(number, federation.model.state_dict(), config=recipe(plan))
+    """Runs one round; ``writer`` captures the updates as they arrive."""
+    if writer is None:
+        return federation.run_round(number, keep_updates=keep_updates)
+    weights = federation.model.state_dict()
+    round_writer = writer.begin_round(number, weights, config=round_config(plan))
 
-    def write(share: Share) -> None:
-        writer.add(Reply(str(share.client), share.update.change, share.update.examples))
+    def write(sent: ClientUpdate) -> None:
+        round_writer.add(Reply(str(sent.client), sent.update.change, sent.update.examples))
 
-    seen = federation.round(number, keep_updates=keep_updates, watch=write)
-    writer.close()
+    seen = federation.run_round(number, keep_updates=keep_updates, watcher=write)
+    round_writer.close()
     return seen
 
 
 def assemble(
     plan: TrainingPlan, *, data_dir: str | None, device: torch.device | None = None
 ) -> Federation:
-    """The plan with its names resolved: who trains what on which images."""
+    """Builds the federation that a plan names: model, data, partition and defense.
+
+    Args:
+        plan: What to train.
+        data_dir: The folder of data sets that are read from files.
+        device: The device to train on; None means the CPU.
+    """
     defense = DEFENSES.parse(plan.defense)
     partition = PARTITIONS.parse(plan.partition)
-    data, images, test = parts(plan, data_dir)
+    data, images, test = load_and_split(plan, data_dir)
     model = build(
         plan.model,
         classes=len(data.classes),
@@ -149,9 +171,9 @@ def assemble(
         weights=plan.weights,
     )
     defense.validate(model)
-    model = defense.prepared(model)
+    model = defense.prepare_model(model)
     if plan.weights is not None:
-        model = filled_up(model, spare_weights(plan.weights), str(plan.weights))
+        model = fill_defense_weights(model, read_defense_weights(plan.weights), str(plan.weights))
     shares = partition(data, images, plan.clients, generator(plan.seed, "partition"))
     return Federation(
         model=model.to(device or torch.device("cpu")),
@@ -165,64 +187,64 @@ def assemble(
     )
 
 
-def parts(
+def load_and_split(
     plan: TrainingPlan, data_dir: str | None
 ) -> tuple[ImageSet, list[int], tuple[ImageSet, list[int]]]:
-    """The data, the images to train on, and those to evaluate on."""
+    """Returns the data, the indices to train on, and the data and indices to evaluate on."""
     options: dict[str, Any] = {
         "image_size": plan.image_size,
         "data_dir": data_dir,
         "mean": plan.mean,
         "std": plan.std,
     }
-    data = load(plan.data, by_user=by_user(plan), **options)
+    data = load(plan.data, by_user=reads_by_user(plan), **options)
     source = SOURCES.get(plan.data)
     everything = list(range(len(data)))
     if source is not None and "test" in source.splits:
         test = load(plan.data, split="test", **options)
         return data, everything, (test, list(range(len(test))))
-    order = shuffled(everything, generator(plan.seed, "held out"))
-    kept = round(plan.held_out * len(order))
-    if kept < 1 or kept >= len(order):
+    order = shuffle(everything, generator(plan.seed, "held out"))
+    held_out = round(plan.held_out * len(order))
+    if held_out < 1 or held_out >= len(order):
         raise DoesNotFit(
             f"data set {plan.data!r} has {len(order)} images: too few to hold out "
             f"{plan.held_out:.0%} of them"
         )
-    return data, sorted(order[kept:]), (data, sorted(order[:kept]))
+    return data, sorted(order[held_out:]), (data, sorted(order[:held_out]))
 
 
-def by_user(plan: TrainingPlan) -> bool:
-    """Whether folders are read as USER/CLASS/IMAGE."""
+def reads_by_user(plan: TrainingPlan) -> bool:
+    """Returns whether folders are read as USER/CLASS/IMAGE."""
     return isinstance(PARTITIONS.parse(plan.partition), ByUser)
 
 
-def choose(plan: TrainingPlan, federation: Federation) -> Together | None:
-    """Whether clients are trained side by side: as asked, or by rule."""
+def choose_backend(plan: TrainingPlan, federation: Federation) -> Backend:
+    """Returns the backend that the plan asks for or, if it leaves that open, the faster one."""
     if plan.together == "no":
-        return None
-    together, clients = Together(), federation.sampled(1)
-    sizes = [len(federation.shares[client]) for client in clients]
-    if not together.fits(federation.model, sizes, federation.training, federation.defense):
+        return LoopTrainer()
+    backend, sampled = VmapTrainer(), federation.sample_clients(1)
+    sizes = [len(federation.shares[client]) for client in sampled]
+    if not backend.supports(federation.model, sizes, federation.training, federation.defense):
         if plan.together == "yes":
             raise DoesNotFit(
                 "these clients cannot be trained together: they need equally many images, and a "
                 "defense without a gradient of its own"
             )
-        return None
-    some = clients[: together.room(federation.model)]
-    members = [federation.member(1, client) for client in some]
+        return LoopTrainer()
+    first = sampled[: backend.clients_at_once(federation.model)]
+    clients = [federation.make_client(1, client) for client in first]
     if plan.together == "yes":
-        why = why_not_together(federation.model, members)
+        why = why_vmap_fails(federation.model, clients)
         if why is not None:
             raise DoesNotFit(f"these clients cannot be trained together: {why}")
-    elif not faster_together(federation.model, members):
-        return None
-    return together
+    elif not vmap_is_faster(federation.model, clients):
+        return LoopTrainer()
+    return backend
 
 
-def recipe(plan: TrainingPlan) -> dict[str, Any]:
-    """What the server tells its clients, in the words that an audit looks for."""
-    told: dict[str, Any] = {
+def round_config(plan: TrainingPlan) -> dict[str, Any]:
+    """Returns the config that the server sends to its clients; audits read these names."""
+    config: dict[str, Any] = {
         "lr": plan.lr,
         "batch-size": plan.batch_size,
         "optimiser": plan.optimiser,
@@ -230,16 +252,16 @@ def recipe(plan: TrainingPlan) -> dict[str, Any]:
         "client-mode": plan.client_mode,
         "defense": plan.defense,
     }
-    return told | ({"local-steps": plan.steps} if plan.steps else {"local-epochs": plan.epochs})
+    return config | ({"local-steps": plan.steps} if plan.steps else {"local-epochs": plan.epochs})
 
 
-def about(plan: TrainingPlan, data: ImageSet) -> dict[str, Any]:
-    """What a reader of a captured folder should know of the run."""
+def describe_run(plan: TrainingPlan, data: ImageSet) -> dict[str, Any]:
+    """Returns what a captured folder says about the run as a whole."""
     return {
         "model": plan.model,
         "data": plan.data,
         "image-size": plan.image_size,
-        "by-user": by_user(plan),
-        **as_facts(data.mean, data.std),
+        "by-user": reads_by_user(plan),
+        **normalisation_entries(data.mean, data.std),
         "run": plan.model_copy(update={"rounds": 1}).digest,
     }

@@ -1,29 +1,33 @@
-"""How a client trains: the recipe that server and clients share."""
+"""How a client trains: the settings that server and clients agree on."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.errors import DoesNotFit
-from keyhole.models.modes import ClientMode
-
-Optimiser = Literal["sgd", "adam"]
+from keyhole.settings import ClientMode, Optimiser
 
 
 @dataclass(frozen=True)
 class LocalTraining:
-    """``epochs`` over the client's images in batches of ``batch_size``, or so many ``steps``.
+    """How a client trains in one round.
 
-    Without a batch size every step takes all images, in order. Without ``lr`` the client shares
-    the gradient of one step itself. ``clip`` bounds the norm of every step's gradient; ``augment``
-    flips and shifts the images anew in every step.
+    Args:
+        steps: The number of local steps, if ``epochs`` is not given.
+        lr: The learning rate. Without it the client shares the gradient of one step itself.
+        mode: ``train``, ``eval``, or ``frozen-norm`` (see :mod:`keyhole.models.modes`).
+        epochs: The number of passes over the client's images.
+        batch_size: Images per step. Without it every step takes all images, in order.
+        optimiser: ``sgd`` or ``adam``.
+        momentum: SGD's momentum.
+        clip: The largest norm of a step's gradient; longer gradients are scaled down.
+        augment: Whether images are flipped and shifted at random in every step.
     """
 
     steps: int = 1
@@ -40,51 +44,55 @@ class LocalTraining:
         if self.steps < 1 or ((self.epochs or self.steps > 1) and self.lr is None):
             raise DoesNotFit("several local steps need a learning rate: pass --lr")
         if self.lr is not None and not 0 < self.lr < math.inf:
-            raise DoesNotFit(f"a learning rate of {self.lr} teaches nothing: it must be positive")
+            raise DoesNotFit(f"the learning rate must be positive and finite, got {self.lr}")
 
-    def local_batch(self, images: int) -> int:
-        """Images in a full batch of a client that has so many."""
+    def batch_size_for(self, images: int) -> int:
+        """Returns the size of a full batch of a client with ``images`` images."""
         return images if self.batch_size is None else min(self.batch_size, images)
 
-    def batches_an_epoch(self, images: int) -> int:
-        """A last batch of a single image joins the one before it: batch statistics need two."""
-        size = self.local_batch(images)
+    def batches_per_epoch(self, images: int) -> int:
+        """Returns the batches per epoch of a client with ``images`` images.
+
+        A last batch of a single image joins the one before it: batch statistics need two.
+        """
+        size = self.batch_size_for(images)
         full, rest = divmod(images, size)
         return full + (rest > 1 or (rest == 1 and full == 0))
 
-    def steps_of(self, images: int) -> int:
-        """How many steps a client with so many images takes."""
+    def count_steps(self, images: int) -> int:
+        """Returns how many steps a client with ``images`` images takes."""
         if self.epochs is None:
             return self.steps
-        return self.epochs * self.batches_an_epoch(images)
+        return self.epochs * self.batches_per_epoch(images)
 
     def batches(self, images: int, draw: torch.Generator) -> Iterator[tuple[int, Tensor]]:
-        """The epoch and the image indices of every step.
+        """Yields the epoch and the image indices of every step.
 
-        >>> recipe = LocalTraining(lr=0.1, epochs=2, batch_size=2)
+        >>> training = LocalTraining(lr=0.1, epochs=2, batch_size=2)
         >>> draw = torch.Generator().manual_seed(0)
-        >>> [(epoch, len(batch)) for epoch, batch in recipe.batches(5, draw)]
+        >>> [(epoch, len(batch)) for epoch, batch in training.batches(5, draw)]
         [(0, 2), (0, 3), (1, 2), (1, 3)]
         """
-        count = self.batches_an_epoch(images)
-        size = self.local_batch(images)
+        count = self.batches_per_epoch(images)
+        size = self.batch_size_for(images)
         cuts = [size * i for i in range(1, count)]
         order = torch.arange(images)
-        for step in range(self.steps_of(images)):
-            epoch, place = divmod(step, count)
-            if place == 0 and count > 1:
+        for step in range(self.count_steps(images)):
+            epoch, number = divmod(step, count)
+            if number == 0 and count > 1:
                 order = torch.randperm(images, generator=draw)
-            yield epoch, order.tensor_split(cuts)[place]
+            yield epoch, order.tensor_split(cuts)[number]
 
-    def optimiser_of(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    def make_optimiser(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """Returns torch's optimiser for ``weights``."""
         assert self.lr is not None
         if self.optimiser == "adam":
             return torch.optim.Adam(weights, lr=self.lr)
         return torch.optim.SGD(weights, lr=self.lr, momentum=self.momentum)
 
 
-def clipped(gradient: list[Tensor], limit: float | None) -> list[Tensor]:
-    """A gradient scaled to the norm ``limit`` where it is longer."""
+def clip_gradient(gradient: list[Tensor], limit: float | None) -> list[Tensor]:
+    """Scales a gradient to the norm ``limit`` if it is longer."""
     if limit is None:
         return gradient
     norm = torch.stack([g.norm() for g in gradient]).norm()
@@ -92,10 +100,11 @@ def clipped(gradient: list[Tensor], limit: float | None) -> list[Tensor]:
     return [g * scale for g in gradient]
 
 
-def augmented(images: Tensor, draw: torch.Generator | None = None) -> Tensor:
-    """Each image mirrored or not, and shifted by up to an eighth of its side, borders reflected.
+def augment_images(images: Tensor, draw: torch.Generator | None = None) -> Tensor:
+    """Mirrors each image at random and shifts it by up to an eighth of its side.
 
-    Draws come from torch's global generator, or from ``draw``, one of the images' device.
+    Borders are reflected. Random numbers come from ``draw``, a generator on the images' device, or
+    from torch's global generator.
     """
     count, _, height, width = images.shape
     device = images.device

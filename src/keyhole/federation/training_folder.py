@@ -1,8 +1,8 @@
-"""The folder of a federated training: checkpoints, exact resume, a record of every round.
+"""The run folder of a federated training: checkpoints, exact resume, a log of every round.
 
 OUT/plan.json               what is trained
-OUT/checkpoint.safetensors  the global weights after the last round, and what clients remember
-OUT/rounds.jsonl            one line a round: accuracy, loss, update norms, seconds, telemetry
+OUT/checkpoint.safetensors  the global weights after the last round, and what defenses remember
+OUT/rounds.jsonl            one line per round: accuracy, loss, update norms, seconds, telemetry
 """
 
 from __future__ import annotations
@@ -22,112 +22,119 @@ from keyhole.atomic import (
     write_text,
 )
 from keyhole.errors import BadUpdate, RunFolderError, one_line
-from keyhole.federation.fedavg import Federation, Round
+from keyhole.federation.backends import LoopTrainer, VmapTrainer
 from keyhole.federation.plan import TrainingPlan
-from keyhole.federation.together import Together
+from keyhole.federation.rounds import Federation, Round
 from keyhole.lock import LOCK
 from keyhole.update import read_safetensors
 
 PLAN, CHECKPOINT, ROUNDS = "plan.json", "checkpoint.safetensors", "rounds.jsonl"
-MARK = "partition"
-"""What tells a training's plan from those of audits and membership runs."""
-TRAINED = "clients_trained"
-"""What a plan says in its folder besides: whether clients are trained together or one by one."""
+PLAN_KEY = "partition"
+"""A key that only a training's plan has; plans of audits and membership runs do not."""
+BACKEND_KEY = "clients_trained"
+"""What ``plan.json`` holds besides the plan: whether clients are trained together."""
 
 
 class TrainingFolder:
-    """A training's folder; one file holds all that is needed to go on."""
+    """The folder of a training; one checkpoint file holds all that is needed to continue."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     @classmethod
-    def checked(cls, root: Path, plan: TrainingPlan, *, fresh: bool) -> TrainingFolder:
-        """The folder for this plan, if it may be used; more rounds than before may be asked."""
+    def open(cls, root: Path, plan: TrainingPlan, *, fresh: bool) -> TrainingFolder:
+        """Returns the folder, or raises if this plan must not use it.
+
+        An existing folder may hold the same plan with another number of rounds.
+        """
         path = root / PLAN
         if root.exists() and not root.is_dir():
             raise RunFolderError(f"{root} is not a folder: choose another --out")
         if path.is_file():
-            check_planned(path, plan, fresh=fresh)
+            check_same_plan(path, plan, fresh=fresh)
         elif root.is_dir():
-            check_unplanned(root, fresh=fresh)
+            check_no_other_files(root, fresh=fresh)
         return cls(root)
 
     def begin(self, plan: TrainingPlan, federation: Federation, *, fresh: bool) -> int:
-        """Takes up an earlier run, or starts one; returns the rounds done.
+        """Continues an earlier run, or starts a new one; returns the number of rounds done.
 
-        The plan is there before all else and goes last: without it, nobody knows whose files lie
-        here.
+        The plan is written first and never removed: it tells whose files lie in the folder.
         """
         if fresh:
             for name in (CHECKPOINT, ROUNDS):
                 remove_tree(self.root / name)
         begun = (self.root / CHECKPOINT).is_file()
         done = self.resume(federation) if begun else 0
-        how = "one by one" if federation.together is None else "together"
-        write_json(self.root / PLAN, plan.to_json() | {TRAINED: how})
+        how = "together" if is_stacked(federation) else "one by one"
+        write_json(self.root / PLAN, plan.to_json() | {BACKEND_KEY: how})
         sweep(self.root, below=False)
         if not begun:
             write_text(self.root / ROUNDS, "")
-            self.checkpoint(federation, 0, None)
+            self.write_checkpoint(federation, 0, None)
         return done
 
     def resume(self, federation: Federation) -> int:
-        """Puts ``federation`` where the last checkpoint was; returns the rounds done."""
+        """Loads the last checkpoint into ``federation``; returns the number of rounds done."""
         path = self.root / CHECKPOINT
         try:
             tensors, header = read_safetensors(path)
             federation.model.load_state_dict(tensors)
             facts = json.loads(header["facts"])
-            federation.memory = {int(client): kept for client, kept in facts["memory"].items()}
-            federation.together = Together() if facts["together"] else None
+            federation.memory = {int(client): memory for client, memory in facts["memory"].items()}
+            federation.backend = VmapTrainer() if facts["together"] else LoopTrainer()
             done = int(facts["round"])
-            kept_lines = [line for line in self.lines() if line["round"] < done]
+            lines = [line for line in self.read_log() if line["round"] < done]
         except (BadUpdate, AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise RunFolderError(
                 f"{path} is not the checkpoint of this training ({one_line(error)}): replace it "
                 "with --fresh"
             ) from None
-        kept_lines += [facts["record"]] if done else []
-        write_text(self.root / ROUNDS, "".join(json.dumps(line) + "\n" for line in kept_lines))
+        lines += [facts["record"]] if done else []
+        write_text(self.root / ROUNDS, "".join(json.dumps(line) + "\n" for line in lines))
         return done
 
-    def keep(self, federation: Federation, seen: Round) -> None:
-        """Appends to the record, then replaces the checkpoint."""
-        line = seen.telemetry()
+    def save_round(self, federation: Federation, seen: Round) -> None:
+        """Appends the round to the log, then replaces the checkpoint."""
+        line = seen.to_json()
         add_line(self.root / ROUNDS, json.dumps(line))
-        self.checkpoint(federation, seen.number, line)
+        self.write_checkpoint(federation, seen.number, line)
 
-    def checkpoint(
-        self, federation: Federation, number: int, record: dict[str, Any] | None
+    def write_checkpoint(
+        self, federation: Federation, number: int, line: dict[str, Any] | None
     ) -> None:
-        """All that is needed to go on after round ``number``, in one file."""
+        """Writes all that is needed to continue after round ``number``, in one file."""
         facts = {
             "round": number,
-            "record": record,
+            "record": line,
             "memory": federation.memory,
-            "together": federation.together is not None,
+            "together": is_stacked(federation),
         }
         write_tensors(
             self.root / CHECKPOINT, federation.model.state_dict(), {"facts": json.dumps(facts)}
         )
 
-    def lines(self) -> list[dict[str, Any]]:
-        """What is on record; a line that was being written at a kill does not count."""
+    def read_log(self) -> list[dict[str, Any]]:
+        """Returns the log's lines, without one that was cut off by a kill."""
         path = self.root / ROUNDS
-        found = []
+        lines = []
         for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
             try:
-                found.append(json.loads(line))
+                lines.append(json.loads(line))
             except json.JSONDecodeError:
                 break
-        return found
+        return lines
 
 
-def check_planned(path: Path, plan: TrainingPlan, *, fresh: bool) -> None:
-    """Refuses a folder whose plan is another one, unless that is a training's and ``fresh``.
+def is_stacked(federation: Federation) -> bool:
+    """Returns whether clients are trained together."""
+    return not isinstance(federation.backend, LoopTrainer)
 
-    A plan that cannot be read may be replaced.
+
+def check_same_plan(path: Path, plan: TrainingPlan, *, fresh: bool) -> None:
+    """Refuses a folder with another plan; with ``fresh``, any training's plan may be replaced.
+
+    A plan that cannot be read may be replaced, too.
     """
     try:
         found = read_json(path)
@@ -135,10 +142,10 @@ def check_planned(path: Path, plan: TrainingPlan, *, fresh: bool) -> None:
         if fresh:
             return
         raise
-    if not isinstance(found, dict) or MARK not in found:
+    if not isinstance(found, dict) or PLAN_KEY not in found:
         raise RunFolderError(f"{path.parent} holds another run, no training: choose another --out")
     wanted = {k: v for k, v in plan.to_json().items() if v is not None}
-    same = {k: v for k, v in found.items() if v is not None and k != TRAINED}
+    same = {k: v for k, v in found.items() if v is not None and k != BACKEND_KEY}
     if same | {"rounds": plan.rounds} != wanted and not fresh:
         raise RunFolderError(
             f"{path.parent} holds another training: choose another --out, or replace it with "
@@ -146,11 +153,11 @@ def check_planned(path: Path, plan: TrainingPlan, *, fresh: bool) -> None:
         )
 
 
-def check_unplanned(root: Path, *, fresh: bool) -> None:
-    """Refuses a folder without a plan, unless a killed training of ours left all its files."""
+def check_no_other_files(root: Path, *, fresh: bool) -> None:
+    """Refuses a folder without a plan, unless all its files are those of a killed training."""
     files = [path for path in root.iterdir() if path.is_file() and not is_half(path)]
     parts = [path for path in files if path.name != LOCK]
-    if any(not is_part(path) for path in parts):
+    if any(not is_training_file(path) for path in parts):
         raise RunFolderError(f"{root} holds other files: choose another --out")
     if parts and not fresh:
         raise RunFolderError(
@@ -159,8 +166,8 @@ def check_unplanned(root: Path, *, fresh: bool) -> None:
         )
 
 
-def is_part(path: Path) -> bool:
-    """Whether a training of ours has written this file."""
+def is_training_file(path: Path) -> bool:
+    """Returns whether a training of ours wrote this file."""
     if path.name == CHECKPOINT:
         return "facts" in read_safetensors(path)[1]
     return path.name == ROUNDS

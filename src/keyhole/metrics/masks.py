@@ -1,4 +1,4 @@
-"""How near an attacker came to a client's dropout masks."""
+"""Distances between reconstructed dropout masks and the client's."""
 
 from __future__ import annotations
 
@@ -11,10 +11,15 @@ from torch import Tensor
 def mask_distances(
     found: Sequence[Tensor], truth: Sequence[Tensor], order: Tensor | None = None
 ) -> dict[str, list[float]]:
-    """Distances of masks, one tensor ``[samples, ...]`` a site, averaged over samples.
+    """Distances of dropout masks, averaged over samples.
 
-    ``mmd``: ``(1 / sites) sum over sites |found - truth|^2``, as in the DIA paper; ``mask``: the
-    mean over all elements. ``order[i]`` is the place of sample i among those found.
+    ``mmd`` is ``(1 / sites) sum over sites |found - truth|^2``, as in the DIA paper; ``mask`` is
+    the mean over all elements.
+
+    Args:
+        found: Reconstructed masks, one tensor ``[samples, ...]`` per site.
+        truth: The client's masks, likewise.
+        order: For each sample its index among the reconstructed ones; None: the same.
 
     >>> found, truth = [torch.tensor([[0.5, 1.0]])], [torch.tensor([[True, True]])]
     >>> mask_distances(found, truth)

@@ -1,4 +1,4 @@
-"""From one value an image to what may be said of them all."""
+"""Summarises one value per image: mean, bootstrap interval, worst case."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Summary:
-    """Mean with its 95% bootstrap interval, and the image that leaks most."""
+    """The mean with its 95% bootstrap interval, and the value of the image that leaks most.
+
+    Args:
+        mean: The mean over images.
+        low: Lower end of the interval.
+        high: Upper end of the interval.
+        worst: The value that is worst for privacy.
+        per_image: One value per image.
+    """
 
     mean: float
     low: float
@@ -26,7 +34,12 @@ class Summary:
 
 
 def summarise(values: Sequence[float], *, worst_is_high: bool, seed: int = 0) -> Summary:
-    """``worst`` is worst for privacy: the highest similarity, or the least distance.
+    """Summarises one value per image.
+
+    Args:
+        values: One value per image.
+        worst_is_high: Whether a high value is worst for privacy, as for a similarity.
+        seed: Seed of the bootstrap.
 
     >>> summarise([1.0, 3.0], worst_is_high=True).mean
     2.0
@@ -42,7 +55,7 @@ def summarise(values: Sequence[float], *, worst_is_high: bool, seed: int = 0) ->
 def bootstrap(
     array: np.ndarray[tuple[int, ...], np.dtype[np.float64]], *, seed: int
 ) -> tuple[float, float]:
-    """Percentile interval of the mean over resampled images."""
+    """Percentile bootstrap interval of the mean over images."""
     if array.size == 1:
         return float(array[0]), float(array[0])
     draws = np.random.default_rng(seed).integers(0, array.size, (RESAMPLES, array.size))

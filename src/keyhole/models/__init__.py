@@ -19,10 +19,20 @@ from keyhole.models.private import private_model
 from keyhole.models.resnet import resnet18
 from keyhole.models.vit_small import SmallViT
 from keyhole.models.weights import load_weights
-from keyhole.registry import unknown
+from keyhole.plugins import Plugins, import_part
 from keyhole.seeds import derive, seeded_globally
+from keyhole.spelling import parse_call, unknown
 
-__all__ = ["FAMILIES", "MODELS", "Architecture", "build", "is_own", "load_weights"]
+__all__ = [
+    "FAMILIES",
+    "MODELS",
+    "OWN",
+    "PLUGINS",
+    "Architecture",
+    "build",
+    "is_own",
+    "load_weights",
+]
 
 Maker = Callable[..., nn.Module]
 """Called with ``classes``, ``channels`` and ``image_size``."""
@@ -59,6 +69,9 @@ FAMILIES: dict[str, tuple[str, Maker]] = {
 }
 
 
+PLUGINS = Plugins("model", "keyhole.models", MODELS)
+"""The models that other packages add: what makes one, or an :class:`Architecture`."""
+
 PRIVATE = "dp"
 """``dp:NAME``: any model by its name, with Opacus' replacements for what DP-SGD cannot train."""
 
@@ -72,14 +85,21 @@ def find(name: str) -> Maker:
         return partial(private_model, find(rest))
     if colon and family in FAMILIES:
         return partial(FAMILIES[family][1], rest)
-    if colon:
-        return partial(external.user_model, name)
-    known = [*MODELS, *(f"{f}:NAME" for f in (*FAMILIES, PRIVATE)), "package.module:callable"]
-    raise unknown("model", name, known)
+    called, options = parse_call(name)
+    found = import_part(called, "model") if colon else PLUGINS.find(called)
+    if found is not None:
+        make = found.make if isinstance(found, Architecture) else found
+        return partial(external.user_model, make, called, options)
+    families = (f"{family}:NAME" for family in (*FAMILIES, PRIVATE))
+    raise unknown("model", name, [*MODELS, *PLUGINS.available(), *families, OWN])
+
+
+OWN = "package.module:callable"
+"""How a model is named that no package declares."""
 
 
 def is_own(name: str) -> bool:
-    """Whether a name stands for code of the user's.
+    """Whether a name stands for code that is not Keyhole's, timm's or torchvision's.
 
     >>> is_own("my.package:build"), is_own("timm:deit_tiny_patch16_224")
     (True, False)
@@ -87,7 +107,9 @@ def is_own(name: str) -> bool:
     family, colon, rest = name.partition(":")
     if family == PRIVATE:
         return is_own(rest)
-    return bool(colon) and family not in FAMILIES
+    if colon or name in MODELS:
+        return bool(colon) and family not in FAMILIES
+    return name.partition("(")[0] in PLUGINS.available()
 
 
 def build(
@@ -124,6 +146,18 @@ def build(
 
 def check_takes(model: nn.Module, name: str, shape: tuple[int, int, int], classes: int) -> None:
     """Raises :class:`DoesNotFit` unless ``model`` maps such an image to its classes' logits."""
+    if (logits := count_logits(model, name, shape)) < classes:
+        raise DoesNotFit(f"model {name!r} returns {(1, logits)}, not logits for {classes} classes")
+
+
+def count_logits(model: nn.Module, name: str, shape: tuple[int, int, int]) -> int:
+    """How many logits ``model`` gives for an image; raises :class:`DoesNotFit` where it gives none.
+
+    Args:
+        model: The model; it is left in the mode it is in.
+        name: What errors call it.
+        shape: Channels, height and width of the image.
+    """
     training = model.training
     facts = "x".join(str(n) for n in shape)
     try:
@@ -138,6 +172,7 @@ def check_takes(model: nn.Module, name: str, shape: tuple[int, int, int], classe
         ) from None
     finally:
         model.train(training)
-    if not isinstance(logits, torch.Tensor) or logits.ndim != 2 or logits.shape[1] < classes:
+    if not isinstance(logits, torch.Tensor) or logits.ndim != 2:
         got = tuple(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
-        raise DoesNotFit(f"model {name!r} returns {got}, not logits for {classes} classes")
+        raise DoesNotFit(f"model {name!r} returns {got}, not logits for one image")
+    return int(logits.shape[1])

@@ -1,8 +1,8 @@
-"""How an image enters a network, found by probing it rather than by knowing its class.
+"""Finds how an image enters a network, by probing it rather than by knowing its class.
 
-Two probes. The *index image* carries in each pixel the pixel's own number: what the first layer
+There are two probes. In the *index image* each pixel's value is its own index: what the first layer
 receives then says which pixel meets which of its weights, for any way of cutting and flattening.
-A *gradient probe* then looks for a parameter whose gradient repeats, row by row, the gradient at
+The *gradient probe* then looks for a parameter whose gradient repeats, row by row, the gradient at
 the patch embedding's output: that is a learned absolute position embedding, under any name.
 """
 
@@ -20,22 +20,22 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.errors import DoesNotFit, one_line
-from keyhole.models.dropout_sites import Driven
+from keyhole.models.dropout_sites import FixedMasks
 from keyhole.seeds import generator
 
 Shape = tuple[int, int, int]
 T = TypeVar("T")
 
-SAME = 1e-3
+TOLERANCE = 1e-3
 """Relative distance under which two gradients count as the same in float32."""
 
 
 @dataclass(frozen=True)
-class Entrance:
-    """The first layer with parameters, and the pixel each of its weight columns meets.
+class InputLayer:
+    """The first layer with parameters, and the pixel that each of its weight columns sees.
 
     ``layout[t, f]`` is the flat index (over C, H, W) of the pixel that column ``f`` of the weight
-    sees at token ``t``; a fully connected layer has one token, a patch embedding one a patch.
+    sees at token ``t``. A fully connected layer has one token, a patch embedding one per patch.
     """
 
     layer: str
@@ -53,17 +53,17 @@ class Entrance:
     def tokens(self) -> int:
         return int(self.layout.shape[0])
 
-    def patch(self, shape: Shape) -> tuple[int, int]:
-        """Height and width of a patch, from the pixels that the first one holds."""
+    def patch_size(self, shape: Shape) -> tuple[int, int]:
+        """Returns the height and width of a patch, from the pixels of the first one."""
         _, height, width = shape
         pixels = self.layout[0] % (height * width)
         rows, columns = pixels // width, pixels % width
         return int(rows.max() - rows.min()) + 1, int(columns.max() - columns.min()) + 1
 
-    def in_rows(self, shape: Shape) -> bool:
-        """Whether the patches are cut as a regular grid, numbered row by row."""
+    def is_regular_grid(self, shape: Shape) -> bool:
+        """Returns whether the patches form a regular grid, numbered row by row."""
         channels, height, width = shape
-        tall, wide = self.patch(shape)
+        tall, wide = self.patch_size(shape)
         if tall * wide * channels != self.layout.shape[1] or height % tall or width % wide:
             return False
         corners = torch.arange(height)[::tall, None] * width + torch.arange(width)[None, ::wide]
@@ -80,76 +80,80 @@ class Entrance:
 class PatchEmbedding:
     """A patch embedding whose output is added to a learned absolute position embedding."""
 
-    entrance: Entrance
+    input_layer: InputLayer
     position: str
-    """Name of the position-embedding parameter."""
+    """The name of the position embedding's parameter."""
     offset: int
-    """Its rows before the first patch (class and other prefix tokens)."""
+    """The number of its rows before the first patch (class and other prefix tokens)."""
 
-    def rows(self, table: Tensor) -> Tensor:
-        """The patches' rows ``[N, D]`` of the position embedding, or of its gradient."""
-        return table.flatten(0, -2)[self.offset : self.offset + self.entrance.tokens]
+    def patch_rows(self, table: Tensor) -> Tensor:
+        """Returns the patches' rows ``[N, D]`` of the position embedding, or of its gradient."""
+        return table.flatten(0, -2)[self.offset : self.offset + self.input_layer.tokens]
 
 
 def input_shape(model: nn.Module) -> Shape | None:
-    """The images a model is made for, where it says so: timm's, torchvision's and our ViTs do."""
+    """Returns the shape of a model's images if it says so: timm's, torchvision's, our ViTs do."""
     stem = getattr(model, "patch_embed", None)
-    said = getattr(stem, "img_size", None) or getattr(model, "image_size", None)
-    if said is None:
+    size = getattr(stem, "img_size", None) or getattr(model, "image_size", None)
+    if size is None:
         return None
-    height, width = said if isinstance(said, Sequence) else (said, said)
+    height, width = size if isinstance(size, Sequence) else (size, size)
     first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
     channels = getattr(model, "channels", None if first is None else first.in_channels)
     return None if channels is None else (int(channels), int(height), int(width))
 
 
-class _Reached(Exception):
+class _LayerReached(Exception):
     def __init__(self, layer: str, module: nn.Module, received: Tensor) -> None:
         self.layer, self.module, self.received = layer, module, received
 
 
-def once_a_model(find: Callable[[nn.Module, Shape], T]) -> Callable[[nn.Module, Shape], T]:
-    """Remembers what ``find`` found, as long as the model lives."""
+def cache_per_model(find: Callable[[nn.Module, Shape], T]) -> Callable[[nn.Module, Shape], T]:
+    """Caches the results of ``find`` for each model, as long as the model exists."""
     known: WeakKeyDictionary[nn.Module, dict[Shape, T]] = WeakKeyDictionary()
 
     @wraps(find)
-    def remembered(model: nn.Module, shape: Shape) -> T:
+    def find_cached(model: nn.Module, shape: Shape) -> T:
         found = known.setdefault(model, {})
         if shape not in found:
             found[shape] = find(model, shape)
         return found[shape]
 
-    return remembered
+    return find_cached
 
 
-@once_a_model
-def logits_layer(model: nn.Module, shape: Shape) -> str | None:
-    """The linear layer whose output is the logits, whatever order the layers are listed in."""
+@cache_per_model
+def find_logits_layer(model: nn.Module, shape: Shape) -> str | None:
+    """Finds the linear layer whose output is the logits, in whatever order layers are listed."""
     probe = copy.deepcopy(model).eval()
-    made: list[tuple[str, Tensor]] = []
+    outputs: list[tuple[str, Tensor]] = []
+
+    def keep_output(name: str) -> Callable[[nn.Module, object, Tensor], None]:
+        return lambda module, args, output: outputs.append((name, output))
+
     for name, module in probe.named_modules():
         if isinstance(module, nn.Linear):
-            module.register_forward_hook(lambda m, args, out, name=name: made.append((name, out)))
+            module.register_forward_hook(keep_output(name))
     with torch.no_grad():
         logits = probe(torch.zeros(1, *shape).to(next(probe.parameters())))
-    return next((name for name, out in reversed(made) if torch.equal(out, logits)), None)
+    return next((name for name, out in reversed(outputs) if torch.equal(out, logits)), None)
 
 
-@once_a_model
+@cache_per_model
 @torch.enable_grad()
-def without_part(model: nn.Module, shape: Shape) -> frozenset[str]:
-    """Parameters that the logits do not depend on: those of a loss term of the clients' own."""
+def unused_parameters(model: nn.Module, shape: Shape) -> frozenset[str]:
+    """Returns the parameters that the logits do not depend on, such as those of an extra loss."""
     probe = copy.deepcopy(model).requires_grad_(True)
     names, weights = zip(*probe.named_parameters(), strict=True)
-    with Driven():
+    with FixedMasks():
         logits = probe(torch.zeros(2, *shape).to(weights[0]))
     found = torch.autograd.grad(logits.sum(), weights, allow_unused=True)
     return frozenset(n for n, gradient in zip(names, found, strict=True) if gradient is None)
 
 
-@once_a_model
-def entrance(model: nn.Module, shape: Shape) -> Entrance | str:
-    """The image's entrance into ``model``, or the reason why none can be read off."""
+@cache_per_model
+def find_input_layer(model: nn.Module, shape: Shape) -> InputLayer | str:
+    """Finds the layer at which images enter ``model``, or the reason why pixels cannot be read."""
     like = next(model.parameters(), None)
     if like is None:
         return "no layer of the model has parameters"
@@ -162,8 +166,8 @@ def entrance(model: nn.Module, shape: Shape) -> Entrance | str:
         return "no layer of the model has parameters"
     layer, module, received = reached.layer, reached.module, reached.received
     if isinstance(module, nn.Conv2d):
-        cut = module.kernel_size == module.stride and module.padding == (0, 0)
-        if not cut or module.groups != 1 or module.dilation != (1, 1):
+        is_patchwise = module.kernel_size == module.stride and module.padding == (0, 0)
+        if not is_patchwise or module.groups != 1 or module.dilation != (1, 1):
             size = "x".join(str(k) for k in module.kernel_size)
             kind = "whose windows overlap" if module.dilation == (1, 1) else "that is dilated"
             return f"its first layer {layer!r} is a {size} convolution {kind}"
@@ -176,69 +180,69 @@ def entrance(model: nn.Module, shape: Shape) -> Entrance | str:
     layout = columns.round().long().cpu()
     if not torch.equal(layout.flatten().sort().values, torch.arange(layout.numel())):
         return f"its first layer {layer!r} sees a processed image, not the pixels"
-    return Entrance(layer, layout)
+    return InputLayer(layer, layout)
 
 
-def _first_layer(model: nn.Module, image: Tensor) -> _Reached | None:
-    """Runs ``model`` until the first module that owns parameters is entered."""
+def _first_layer(model: nn.Module, image: Tensor) -> _LayerReached | None:
+    """Runs ``model`` up to the first module with parameters of its own."""
     probe = copy.deepcopy(model).eval()
     for name, module in probe.named_modules():
-        if any(True for _ in module.parameters(recurse=False)) and not _only_tokens(module):
+        if any(True for _ in module.parameters(recurse=False)) and not _has_children(module):
 
             def stop(mod: nn.Module, args: tuple[Tensor, ...], name: str = name) -> None:
-                raise _Reached(name, mod, args[0])
+                raise _LayerReached(name, mod, args[0])
 
             module.register_forward_pre_hook(stop)
     try:
         with torch.no_grad():
             probe(image)
-    except _Reached as reached:
+    except _LayerReached as reached:
         return reached
     return None
 
 
-def _only_tokens(module: nn.Module) -> bool:
-    """Whether a module merely holds parameters for its children (class token, positions)."""
+def _has_children(module: nn.Module) -> bool:
+    """Returns whether a module only holds parameters for its children (class token, positions)."""
     return any(True for _ in module.children())
 
 
-@once_a_model
+@cache_per_model
 @torch.enable_grad()
-def patch_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
-    """The model's patch and position embedding, or the reason why it has none of the kind."""
-    entry = entrance(model, shape)
-    if isinstance(entry, str):
-        return entry
-    if entry.tokens < 2:
-        return f"its first layer {entry.layer!r} sees the whole image at once, not patches"
-    return _embedding(copy.deepcopy(model), entry, shape)
+def find_patch_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
+    """Finds the model's patch and position embedding, or the reason why it has none."""
+    first = find_input_layer(model, shape)
+    if isinstance(first, str):
+        return first
+    if first.tokens < 2:
+        return f"its first layer {first.layer!r} sees the whole image at once, not patches"
+    return _probe_embedding(copy.deepcopy(model), first, shape)
 
 
-@once_a_model
+@cache_per_model
 @torch.enable_grad()
-def position_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
-    """The same for a model that is yet to be trained: weights that start at zero do not matter."""
-    found = patch_embedding(model, shape)
-    entry = entrance(model, shape)
-    if isinstance(entry, str) or found != SILENT:
+def find_position_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding | str:
+    """Does the same for an untrained model, some of whose weights may start at zero."""
+    found = find_patch_embedding(model, shape)
+    first = find_input_layer(model, shape)
+    if isinstance(first, str) or found != NO_GRADIENT:
         return found
     probe = copy.deepcopy(model)
     draw = generator(0, "zero weights")
     for weight in probe.parameters():
         if weight.ndim > 1 and not weight.any():
             weight.data.copy_(torch.randn(weight.shape, generator=draw) * 0.02)
-    return _embedding(probe, entry, shape)
+    return _probe_embedding(probe, first, shape)
 
 
-SILENT = "no gradient reaches its patch embedding (are the head's weights all zero?)"
+NO_GRADIENT = "no gradient reaches its patch embedding (are the head's weights all zero?)"
 
 
-def _embedding(probe: nn.Module, entry: Entrance, shape: Shape) -> PatchEmbedding | str:
-    """The gradient probe; ``probe`` is a copy of the model."""
+def _probe_embedding(probe: nn.Module, first: InputLayer, shape: Shape) -> PatchEmbedding | str:
+    """Runs the gradient probe; ``probe`` is a copy of the model, which is changed."""
     probe.eval().requires_grad_(True)
-    at_output: list[Tensor] = []
-    handle = probe.get_submodule(entry.layer).register_forward_hook(
-        lambda module, args, output: at_output.append(output)
+    outputs: list[Tensor] = []
+    handle = probe.get_submodule(first.layer).register_forward_hook(
+        lambda module, args, output: outputs.append(output)
     )
     like = next(probe.parameters())
     image = torch.randn(1, *shape, generator=generator(0, "anatomy")).to(like)
@@ -247,43 +251,43 @@ def _embedding(probe: nn.Module, entry: Entrance, shape: Shape) -> PatchEmbeddin
     names = [name for name, _ in probe.named_parameters()]
     found = torch.autograd.grad(
         logits.logsumexp(-1).sum() - logits.flatten()[0],
-        [*at_output, *probe.parameters()],
+        [*outputs, *probe.parameters()],
         allow_unused=True,
     )
-    rows = _token_rows(found[0], entry.tokens)
+    rows = _token_rows(found[0], first.tokens)
     if not rows.any():
-        return SILENT
+        return NO_GRADIENT
     for name, gradient in zip(names, found[1:], strict=True):
-        offset = None if gradient is None else _where_repeated(rows, gradient)
+        offset = None if gradient is None else _find_rows(rows, gradient)
         if offset is not None:
-            return PatchEmbedding(entry, name, offset)
+            return PatchEmbedding(first, name, offset)
     return (
         "it has no learned absolute position embedding: no parameter's gradient repeats the "
         "gradient at the patch embedding's output"
     )
 
 
-def known_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding:
-    """The same of a model of which it is known that it has one."""
-    found = patch_embedding(model, shape)
+def require_patch_embedding(model: nn.Module, shape: Shape) -> PatchEmbedding:
+    """Returns the patch embedding of a model that is known to have one."""
+    found = find_patch_embedding(model, shape)
     assert not isinstance(found, str)
     return found
 
 
 def _token_rows(gradient: Tensor, tokens: int) -> Tensor:
-    """The gradient at a patch embedding's output as ``[T, D]`` (from conv or linear layout)."""
+    """Returns the gradient at a patch embedding's output (conv or linear layout) as ``[T, D]``."""
     if gradient.ndim == 4:
         return gradient[0].flatten(1).T
     return gradient.reshape(tokens, -1)
 
 
-def _where_repeated(rows: Tensor, gradient: Tensor) -> int | None:
-    """The row at which ``rows`` stand inside ``gradient``, if they do."""
+def _find_rows(rows: Tensor, gradient: Tensor) -> int | None:
+    """Returns the row of ``gradient`` at which ``rows`` begin, if it contains them."""
     tokens, width = rows.shape
     if gradient.shape[-1] != width or gradient.numel() < rows.numel():
         return None
     table = gradient.reshape(-1, width)
     for offset in range(len(table) - tokens, -1, -1):
-        if (table[offset : offset + tokens] - rows).norm() <= SAME * rows.norm():
+        if (table[offset : offset + tokens] - rows).norm() <= TOLERANCE * rows.norm():
             return offset
     return None

@@ -1,4 +1,4 @@
-"""Which channels of a network's convolutions its own answers rest on: Grad-CAM's weights."""
+"""How much a network's logits depend on each channel of its convolutions: Grad-CAM's weights."""
 
 from __future__ import annotations
 
@@ -10,46 +10,48 @@ from torch import Tensor, nn
 
 from keyhole.seeds import seeded_globally
 
-AT_ONCE = 128
-"""Images in one pass."""
+IMAGES_PER_PASS = 128
+"""Images per forward pass."""
 ROUNDING = 1e-9
 
 
 def convolutions(model: nn.Module) -> dict[str, nn.Conv2d]:
-    """The 2-d convolutions by name whose weight is a parameter of the model, in its order."""
+    """Returns the 2-d convolutions by name whose weight is a parameter, in the model's order."""
     own = dict(model.named_parameters(remove_duplicate=False))
     found = {name: m for name, m in model.named_modules() if isinstance(m, nn.Conv2d)}
-    return {name: conv for name, conv in found.items() if weight_of(name) in own}
+    return {name: conv for name, conv in found.items() if weight_name(name) in own}
 
 
-def weight_of(layer: str) -> str:
-    """The name of a layer's weight; the model itself is the layer without a name."""
+def weight_name(layer: str) -> str:
+    """Returns the name of a layer's weight; the model itself is the layer with an empty name."""
     return f"{layer}.weight" if layer else "weight"
 
 
 def channel_importance(
     model: nn.Module, inputs: Tensor, labels: Tensor, *, change: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """Grad-CAM's weight of every output channel ``H_k`` of every convolution, float64 ``[K]``.
+    """Returns Grad-CAM's weight of every output channel ``H_k`` of each convolution.
 
         alpha_k = mean over samples of mean over places of d y_c / d H_k,
 
-    y_c being the logit of the sample's own class (Selvaraju et al. 2017). ``inputs`` are the
-    model's, ``[n, C, H, W]``. The model is asked in evaluation mode, moved by ``change`` where
-    that is given, and is itself left alone. One backward pass serves all layers: samples do not
-    mix in evaluation mode, and no gradient of a weight is formed. A layer that takes no part in
-    the logits has zeros.
+    float64 ``[K]``, where y_c is the logit of the sample's own class (Selvaraju et al. 2017).
+    ``inputs`` are the model's, ``[n, C, H, W]``. The model is run in evaluation mode, with weights
+    ``w + change`` if ``change`` is given, and is itself not changed. One backward pass serves all
+    layers: samples do not mix in evaluation mode, and no gradient of a weight is computed. A layer
+    that the logits do not depend on has zeros.
     """
-    probe = moved(model, change).eval().requires_grad_(False)
+    probe = apply_change(model, change).eval().requires_grad_(False)
     device = inputs.device
     found = {
         name: torch.zeros(conv.out_channels, dtype=torch.double, device=device)
         for name, conv in convolutions(probe).items()
     }
     for name, total in found.items():
-        probe.get_submodule(name).register_forward_hook(adding_to(total))
+        probe.get_submodule(name).register_forward_hook(make_adding_hook(total))
     with torch.enable_grad(), seeded_globally(0):
-        for x, y in zip(torch.split(inputs, AT_ONCE), torch.split(labels, AT_ONCE), strict=True):
+        for x, y in zip(
+            torch.split(inputs, IMAGES_PER_PASS), torch.split(labels, IMAGES_PER_PASS), strict=True
+        ):
             # A leaf may not be changed in place, as a first layer might do.
             leaf = x.detach().clone().requires_grad_(True)
             logits = probe(leaf.clone())
@@ -58,24 +60,24 @@ def channel_importance(
     return {name: total / len(inputs) for name, total in found.items()}
 
 
-def adding_to(total: Tensor) -> Callable[[nn.Module, object, Tensor], None]:
-    """A hook that adds the gradient at a layer's output to ``total [K]`` when it is known.
+def make_adding_hook(total: Tensor) -> Callable[[nn.Module, object, Tensor], None]:
+    """Returns a hook that adds the gradient at a layer's output to ``total [K]``.
 
     Hooks on tensors see the gradient before a later layer changes the output in place.
     """
 
     def hook(module: nn.Module, args: object, output: Tensor) -> None:
         if output.requires_grad:
-            output.register_hook(note)  # type: ignore[no-untyped-call]
+            output.register_hook(add)  # type: ignore[no-untyped-call]
 
-    def note(gradient: Tensor) -> None:
+    def add(gradient: Tensor) -> None:
         total.add_(gradient.mean((-2, -1)).double().sum(0))
 
     return hook
 
 
-def moved(model: nn.Module, change: Mapping[str, Tensor] | None) -> nn.Module:
-    """A copy of the model whose weights and buffers are ``w + change``."""
+def apply_change(model: nn.Module, change: Mapping[str, Tensor] | None) -> nn.Module:
+    """Returns a copy of the model with weights and buffers ``w + change``."""
     probe = copy.deepcopy(model)
     if change is not None:
         own = probe.state_dict()
@@ -84,21 +86,21 @@ def moved(model: nn.Module, change: Mapping[str, Tensor] | None) -> nn.Module:
     return probe
 
 
-def count_of(channels: int, ratio: float) -> int:
-    """How many channels the share ``ratio`` is: ``max(1, floor(ratio * channels))``.
+def count_channels(channels: int, ratio: float) -> int:
+    """Returns a fraction of the channels as a number: ``max(1, floor(ratio * channels))``.
 
-    >>> count_of(64, 0.1), count_of(3, 0.1), count_of(100, 0.29)
+    >>> count_channels(64, 0.1), count_channels(3, 0.1), count_channels(100, 0.29)
     (6, 1, 29)
     """
     return max(1, int(ratio * channels + ROUNDING))
 
 
 def top_channels(importance: Tensor, ratio: float, *, absolute: bool = False) -> Tensor:
-    """The numbers of the most important channels, greatest weight first; on the CPU.
+    """Returns the indices of the most important channels, greatest weight first, on the CPU.
 
     >>> top_channels(torch.tensor([0.1, -3.0, 0.2, 0.0]), 0.5)
     tensor([2, 0])
     """
     weights = importance.abs() if absolute else importance
     order = weights.cpu().sort(descending=True, stable=True).indices
-    return order[: count_of(len(weights), ratio)]
+    return order[: count_channels(len(weights), ratio)]

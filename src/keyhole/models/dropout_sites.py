@@ -1,9 +1,9 @@
-"""Every place where a network drops values, for any network: seen, recorded or driven.
+"""Finds, records and sets what a network drops, for any network.
 
-Networks drop through a few functions of ``torch.nn.functional``. A mode stands between the network
-and these functions, so that no module is replaced and the user's model object stays as it is: also
-functional dropout (timm's ``drop_rate``) and the dropout hidden inside fused attention are met.
-Sites are numbered in the order in which one forward pass reaches them.
+Networks drop values through a few functions of ``torch.nn.functional``. A torch function mode
+intercepts these functions, so that no module is replaced and the user's model object stays as it
+is. It also sees functional dropout (timm's ``drop_rate``) and the dropout inside fused attention.
+Each dropout is a *site*; sites are numbered in the order in which a forward pass reaches them.
 """
 
 from __future__ import annotations
@@ -19,22 +19,35 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from keyhole.models.puzzle import Dealer, Puzzle, Rules, drawn, lay, solved
+from keyhole.models.puzzle import (
+    Puzzle,
+    PuzzlePool,
+    PuzzleRules,
+    draw_puzzle,
+    draw_random_puzzle,
+    solved_puzzle,
+)
 
 ELEMENTWISE = (F.dropout,)
 CHANNELWISE = (F.dropout1d, F.dropout2d, F.dropout3d)
-UNDRIVEN = (F.alpha_dropout, F.feature_alpha_dropout)
-"""Dropouts that do not multiply by a mask: a driven network leaves them out."""
+WITHOUT_MASK = (F.alpha_dropout, F.feature_alpha_dropout)
+"""Dropouts that do not multiply by a mask; modes that set the masks skip them."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """One dropout in a network: its rate and the shape of one sample's mask."""
+    """One dropout in a network.
+
+    Args:
+        p: The dropout rate.
+        shape: The shape of one sample's mask.
+        hides: For a jigsaw puzzle, the position embedding whose rows are not used where the mask
+            is 0.
+    """
 
     p: float
     shape: tuple[int, ...]
     hides: str | None = None
-    """The position embedding whose rows are not used where this mask is 0 (a jigsaw puzzle's)."""
 
     @property
     def size(self) -> int:
@@ -42,27 +55,28 @@ class Site:
 
 
 class DropoutMode(TorchFunctionMode):
-    """Hands every dropout of the networks that run under it to :meth:`drop`.
+    """Passes every dropout of the networks that run under it to :meth:`drop`.
 
-    :meth:`begin` is called before each forward pass.
+    Call :meth:`begin` before each forward pass.
     """
 
-    explicit_attention = False
-    """Whether attention without dropout is also computed step by step (twice differentiable)."""
+    writes_out_attention = False
+    """Whether attention without dropout is written out, too: that is twice differentiable."""
 
-    drives = True
-    """Whether it decides what is dropped; then dropouts that have no mask are left out."""
+    decides = True
+    """Whether it decides what is dropped; then dropouts without a mask are skipped."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.reached = 0
+        self.next_site = 0
 
     def begin(self) -> None:
-        self.reached = 0
+        """Starts to count sites for a new forward pass."""
+        self.next_site = 0
 
     @abstractmethod
     def drop(self, x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
-        """``x`` after dropout number ``self.reached``; ``shape`` is the whole mask's."""
+        """Returns ``x`` after dropout number ``self.next_site``, whose mask has ``shape``."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -70,25 +84,26 @@ class DropoutMode(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in ELEMENTWISE or func in CHANNELWISE:
             return self._site(func, *args, **kwargs)
-        if func in UNDRIVEN and self.drives:
+        if func in WITHOUT_MASK and self.decides:
             return args[0]
-        if func is lay:
+        if func is draw_puzzle:
             return self._puzzle(*args, **kwargs)
-        written_out = self._written_out(func, args, kwargs)
-        if written_out is not None:
+        explicit = self._find_explicit(func, args, kwargs)
+        if explicit is not None:
             with self:
-                return written_out(*args, **kwargs)
+                return explicit(*args, **kwargs)
         return func(*args, **kwargs)
 
-    def _written_out(
+    def _find_explicit(
         self, func: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Callable[..., Any] | None:
-        """What stands in for a fused attention that drops, or that must be differentiated twice."""
+        """Returns what replaces a fused attention that drops or must be differentiated twice."""
         if func is F.scaled_dot_product_attention:
             drops = kwargs.get("dropout_p", 0.0) > 0
-            return attention if drops or self.explicit_attention else None
+            return explicit_attention if drops or self.writes_out_attention else None
         if func is F.multi_head_attention_forward and is_self_attention(args, kwargs):
-            return packed_attention if args[10] > 0 or self.explicit_attention else None
+            drops = args[10] > 0
+            return explicit_packed_attention if drops or self.writes_out_attention else None
         return None
 
     def _site(
@@ -105,32 +120,32 @@ class DropoutMode(TorchFunctionMode):
         if func in CHANNELWISE:
             shape = (*shape[:2], *(1 for _ in shape[2:]))
         dropped = self.drop(x, p, shape)
-        self.reached += 1
+        self.next_site += 1
         return dropped
 
     def _puzzle(
         self,
         images: Tensor,
-        rules: Rules,
+        rules: PuzzleRules,
         position: str | None = None,
-        dealer: Dealer | None = None,
+        dealer: PuzzlePool | None = None,
     ) -> Puzzle:
-        """A network asks for its puzzle: where nobody hides positions there is nothing to know."""
-        if position is None and self.drives:
-            return solved(images, rules)
-        puzzle = self.cover(images, rules, position, dealer)
-        self.reached += position is not None
+        """Answers a network that draws a puzzle; without hidden positions it is the solved one."""
+        if position is None and self.decides:
+            return solved_puzzle(images, rules)
+        puzzle = self.make_puzzle(images, rules, position, dealer)
+        self.next_site += position is not None
         return puzzle
 
     @abstractmethod
-    def cover(
-        self, images: Tensor, rules: Rules, position: str | None, dealer: Dealer | None
+    def make_puzzle(
+        self, images: Tensor, rules: PuzzleRules, position: str | None, dealer: PuzzlePool | None
     ) -> Puzzle:
-        """The puzzle in place of site number ``self.reached``: its mask is 0 where covered."""
+        """Returns the puzzle of site number ``self.next_site``; its mask is 0 where covered."""
 
 
-class Survey(DropoutMode):
-    """Notes which sites a forward pass reaches; nothing is dropped."""
+class SiteFinder(DropoutMode):
+    """Lists the sites that a forward pass reaches; nothing is dropped."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,18 +155,18 @@ class Survey(DropoutMode):
         self.sites.append(Site(p, shape[1:]))
         return x
 
-    def cover(
-        self, images: Tensor, rules: Rules, position: str | None, dealer: Dealer | None
+    def make_puzzle(
+        self, images: Tensor, rules: PuzzleRules, position: str | None, dealer: PuzzlePool | None
     ) -> Puzzle:
-        puzzle = solved(images, rules)
+        puzzle = solved_puzzle(images, rules)
         self.sites.append(Site(rules.gamma, tuple(puzzle.kept.shape[1:]), hides=position))
         return puzzle
 
 
-class Record(DropoutMode):
-    """Drops as torch does, from torch's global generator, and keeps the masks it drew."""
+class MaskRecorder(DropoutMode):
+    """Drops as torch does, from torch's global generator, and keeps the masks that it drew."""
 
-    drives = False
+    decides = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -167,43 +182,43 @@ class Record(DropoutMode):
         self.masks[-1].append(scaled != 0)
         return x * scaled
 
-    def cover(
-        self, images: Tensor, rules: Rules, position: str | None, dealer: Dealer | None
+    def make_puzzle(
+        self, images: Tensor, rules: PuzzleRules, position: str | None, dealer: PuzzlePool | None
     ) -> Puzzle:
-        puzzle = drawn(images, rules, dealer=dealer)
+        puzzle = draw_random_puzzle(images, rules, pool=dealer)
         if position is not None:
             self.masks[-1].append(puzzle.kept != 0)
         return puzzle
 
-    def by_site(self) -> tuple[Tensor, ...]:
-        """One bool tensor a site, ``[steps * batch, ...]``."""
+    def masks_by_site(self) -> tuple[Tensor, ...]:
+        """Returns one bool tensor per site, ``[steps * batch, ...]``."""
         return tuple(torch.cat(each) for each in zip(*self.masks, strict=True))
 
 
-class Driven(DropoutMode):
+class FixedMasks(DropoutMode):
     """Drops by given masks, ``x * mask / (1 - p)``; without masks nothing is dropped."""
 
-    explicit_attention = True
+    writes_out_attention = True
 
     def __init__(self, masks: Sequence[Tensor] | None = None) -> None:
         super().__init__()
-        self.given = masks
+        self.masks = masks
 
     def drop(self, x: Tensor, p: float, shape: tuple[int, ...]) -> Tensor:
-        if self.given is None:
+        if self.masks is None:
             return x
-        return x * (self.given[self.reached] / (1 - p))
+        return x * (self.masks[self.next_site] / (1 - p))
 
-    def cover(
-        self, images: Tensor, rules: Rules, position: str | None, dealer: Dealer | None
+    def make_puzzle(
+        self, images: Tensor, rules: PuzzleRules, position: str | None, dealer: PuzzlePool | None
     ) -> Puzzle:
-        """The patches lie as the images show them; given masks say which positions are unknown."""
-        if self.given is None:
-            return solved(images, rules)
-        return Puzzle(self.given[self.reached].to(images))
+        """Returns a puzzle that moves no patch; the masks say which positions are unknown."""
+        if self.masks is None:
+            return solved_puzzle(images, rules)
+        return Puzzle(self.masks[self.next_site].to(images))
 
 
-def attention(
+def explicit_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -213,7 +228,7 @@ def attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Scaled dot-product attention, written out: ``dropout(softmax(q k^T * scale)) v``."""
+    """Computes scaled dot-product attention step by step: ``dropout(softmax(q k^T * scale)) v``."""
     if enable_gqa:
         repeats = query.shape[-3] // key.shape[-3]
         key, value = (t.repeat_interleave(repeats, -3) for t in (key, value))
@@ -231,13 +246,13 @@ def attention(
 
 
 def is_self_attention(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a call of ``F.multi_head_attention_forward`` is one that can be written out."""
+    """Returns whether a call of ``F.multi_head_attention_forward`` can be written out."""
     one_input = args[0] is args[1] is args[2] and args[5] is not None
     extras = (args[7], args[8], args[9] or None, kwargs.get("key_padding_mask"))
     return one_input and all(extra is None for extra in extras)
 
 
-def packed_attention(
+def explicit_packed_attention(
     tokens: Tensor,
     key: Tensor,
     value: Tensor,
@@ -256,12 +271,12 @@ def packed_attention(
     is_causal: bool = False,
     **unused: object,
 ) -> tuple[Tensor, None]:
-    """What ``nn.MultiheadAttention`` computes on ``[T, B, D]`` tokens, samples first inside."""
+    """Computes ``nn.MultiheadAttention`` on ``[T, B, D]`` tokens step by step."""
     x = tokens.transpose(0, 1)
     joint = F.linear(x, in_weight, in_bias)
     split = torch.unflatten(joint, 2, (3, heads, width // heads)).permute(2, 0, 3, 1, 4)
     query, key, value = split.unbind()
     rate = dropout_p if training else 0.0
-    mixed = attention(query, key, value, attn_mask, rate, is_causal)
+    mixed = explicit_attention(query, key, value, attn_mask, rate, is_causal)
     merged = mixed.transpose(1, 2).reshape(x.shape)
     return F.linear(merged, out_weight, out_bias).transpose(0, 1).contiguous(), None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import difflib
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +12,7 @@ from torch import nn
 
 from keyhole.data.image_set import Size
 from keyhole.errors import DoesNotFit, UnknownName, one_line
-from keyhole.registry import spell
+from keyhole.spelling import spell, unknown
 
 ACCEPTED = {
     "classes": ("classes", "num_classes", "n_classes"),
@@ -67,38 +65,58 @@ def torchvision_model(name: str, *, classes: int, channels: int, image_size: Siz
     return model
 
 
-def user_model(path: str, *, classes: int, channels: int, image_size: Size) -> nn.Module:
-    """Calls ``package.module:callable``, handing it those of our facts that it has names for.
+def user_model(
+    make: Any,
+    name: str,
+    options: dict[str, Any],
+    *,
+    classes: int,
+    channels: int,
+    image_size: Size,
+) -> nn.Module:
+    """A model that others define: a copy of it, or what their class or function makes.
 
+    That is called with ``options`` and with those of our facts that it has names for:
     ``def build(classes, channels, image_size)`` gets ``10, 3, (32, 32)``.
+
+    Args:
+        make: The model, or what makes it.
+        name: What the user calls it.
+        options: Further arguments.
+        classes: How many the data set has.
+        channels: Of the images.
+        image_size: Height and width.
     """
-    module_name, _, attribute = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        module = importlib.import_module(module_name)
-    except (ImportError, SyntaxError) as error:
-        raise UnknownName(
-            f"cannot import {module_name!r} ({one_line(error)}): a model of your own is named "
-            "package.module:callable and must be importable from here"
-        ) from None
-    make = getattr(module, attribute, None)
-    if not callable(make):
-        raise UnknownName(f"{module_name} has nothing to call by the name {attribute!r}")
+    if isinstance(make, nn.Module) and not options:
+        return copy.deepcopy(make)
+    where, _, attribute = name.rpartition(":")
+    if not callable(make) or isinstance(make, nn.Module):
+        raise UnknownName(f"{where or 'its package'} has nothing to call by the name {attribute!r}")
+    _check_options(make, name, options)
     facts = {"classes": classes, "channels": channels, "image_size": image_size}
-    asked = _asked_for(make, facts)
+    asked = {**_asked_for(make, facts), **options}
     try:
         model = make(**asked)
     except (RuntimeError, ValueError, AssertionError, TypeError) as error:
         size = f"{channels}x{image_size[0]}x{image_size[1]}"
         hint = ": image_size is (height, width)" if image_size in asked.values() else ""
         raise DoesNotFit(
-            f"model {path!r} cannot be built for {size} images: "
+            f"model {name!r} cannot be built for {size} images: "
             f"{spell(attribute, asked)} fails ({one_line(error)}){hint}"
         ) from None
     if not isinstance(model, nn.Module):
-        raise DoesNotFit(f"{path} returned {type(model).__name__}, not a torch.nn.Module")
+        raise DoesNotFit(f"{name} returned {type(model).__name__}, not a torch.nn.Module")
     return model
+
+
+def _check_options(make: Callable[..., Any], name: str, options: dict[str, Any]) -> None:
+    """Refuses an option that the callable has no argument for."""
+    known = inspect.signature(make).parameters
+    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in known.values()):
+        return
+    for option in options:
+        if option not in known:
+            raise unknown(f"parameter of model {name}", option, known or ["(none)"])
 
 
 def _asked_for(make: Callable[..., Any], facts: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def lenet(*, classes: int, channels: int, image_size: Size) -> nn.Module:
 
 
 def wide_lenet(*, classes: int, channels: int, image_size: Size) -> nn.Module:
-    """The same, started uniform in [-0.5, 0.5] as in DLG and iDLG: there the sigmoids bend."""
+    """LeNet with weights uniform in [-0.5, 0.5], as in DLG and iDLG: there sigmoids are curved."""
     model = lenet(classes=classes, channels=channels, image_size=image_size)
     for parameter in model.parameters():
         nn.init.uniform_(parameter, -SPREAD, SPREAD)

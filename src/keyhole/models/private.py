@@ -1,4 +1,4 @@
-"""Networks that DP-SGD can train, by Opacus' own replacements."""
+"""Makes networks that DP-SGD can train, with Opacus' own replacements."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from keyhole.data.image_set import Size
 from keyhole.errors import DoesNotFit
 from keyhole.seeds import seeded_globally
 
-MISSING = "Opacus is not installed: pip install 'keyhole[dp]'"
+NOT_INSTALLED = "Opacus is not installed: pip install 'keyhole[dp]'"
 
 
 def private_model(
     make: Callable[..., nn.Module], *, classes: int, channels: int, image_size: Size
 ) -> nn.Module:
-    """Any model, made fit for DP-SGD."""
-    return private(make(classes=classes, channels=channels, image_size=image_size))
+    """Builds a model that DP-SGD can train."""
+    return make_private(make(classes=classes, channels=channels, image_size=image_size))
 
 
-def private(model: nn.Module) -> nn.Module:
-    """A copy with Opacus' replacements for layers that DP-SGD cannot train.
+def make_private(model: nn.Module) -> nn.Module:
+    """Returns a copy with Opacus' replacements for layers that DP-SGD cannot train.
 
-    BatchNorm becomes GroupNorm, which starts anew; every parameter is to be trained.
+    BatchNorm becomes an untrained GroupNorm, and every parameter requires a gradient.
     """
-    if not installed():
-        raise DoesNotFit(MISSING)
+    if not is_opacus_installed():
+        raise DoesNotFit(NOT_INSTALLED)
     from opacus.validators import ModuleValidator
 
-    with seeded_globally(0):  # some replacements draw weights before they are given them
-        fixed: nn.Module = ModuleValidator.fix(shown(model))
+    with seeded_globally(0):  # some replacements draw weights before they get the model's
+        fixed: nn.Module = ModuleValidator.fix(copy_for_validation(model))
     return fixed.train(model.training).requires_grad_(True)
 
 
-def shown(model: nn.Module) -> nn.Module:
-    """A copy for Opacus to judge, in training, its attention layers made to look frozen.
+def copy_for_validation(model: nn.Module) -> nn.Module:
+    """Returns a copy in training mode whose attention layers look frozen to Opacus.
 
     Opacus refuses ``nn.MultiheadAttention`` because its hooks cannot see inside; vmap can. The
-    layer it offers instead mixes heads and tokens up (``batch_first``, Opacus 1.6).
+    layer that Opacus offers instead confuses heads and tokens (``batch_first``, Opacus 1.6).
     """
     trained = copy.deepcopy(model).train().requires_grad_(True)
     for module in trained.modules():
@@ -49,7 +49,7 @@ def shown(model: nn.Module) -> nn.Module:
     return trained
 
 
-def installed() -> bool:
+def is_opacus_installed() -> bool:
     try:
         import opacus  # noqa: F401
     except ImportError:

@@ -1,8 +1,8 @@
-"""A masked jigsaw puzzle: which patches of an image are covered, and in which order they lie.
+"""Masked jigsaw puzzles: which patches of an image are covered, and in which order they lie.
 
-Networks ask for their puzzles through :func:`lay`, which a
-:class:`~keyhole.models.dropout_sites.DropoutMode` can answer in place of chance: so that a client's
-draws can be recorded, and an attacker can say which patches it believes were covered.
+Networks get their puzzles from :func:`draw_puzzle`, which a
+:class:`~keyhole.models.dropout_sites.DropoutMode` can intercept: so that a client's puzzles can be
+recorded, and an attacker can choose which patches it believes were covered.
 """
 
 from __future__ import annotations
@@ -18,11 +18,16 @@ from keyhole.models.block_masks import Grid, block_masks
 
 
 @dataclass(frozen=True)
-class Rules:
-    """How puzzles are drawn: the share of patches that is covered, and their height and width.
+class PuzzleRules:
+    """How puzzles are drawn.
 
-    ``alike``: one puzzle for the whole batch. ``pixels``: all patches are shuffled, and the pixels
-    inside them as well, by one permutation for all patches of an image (SPP).
+    Args:
+        gamma: The fraction of patches that is covered.
+        patch: Height and width of a patch.
+        alike: Whether the whole batch gets the same puzzle.
+        pixels: Whether all patches are shuffled, and the pixels inside them as well, by one
+            permutation for all patches of an image (SPP).
+        share: The fraction of training batches that become puzzles.
     """
 
     gamma: float
@@ -30,15 +35,14 @@ class Rules:
     alike: bool = False
     pixels: bool = False
     share: float = 1.0
-    """The share of training batches that are made puzzles."""
 
     @property
-    def idle(self) -> bool:
-        """Whether nothing is ever moved."""
+    def moves_nothing(self) -> bool:
+        """Whether these rules never move a patch."""
         return not (self.pixels or self.gamma) or not self.share
 
     def grid(self, images: Tensor) -> Grid:
-        """Rows and columns of patches in ``images [..., H, W]``."""
+        """Returns the rows and columns of patches in ``images [..., H, W]``."""
         (height, width), (tall, wide) = images.shape[-2:], self.patch
         if height % tall or width % wide:
             raise DoesNotFit(
@@ -49,69 +53,71 @@ class Rules:
 
 @dataclass(frozen=True)
 class Puzzle:
-    """Puzzles of a batch.
+    """The puzzles of a batch.
 
-    ``kept [B, N]`` is 1 where a position is known and 0 where it is covered; slot i of an image
-    shows its patch ``order[b, i]`` (None: all lie where they belong).
+    Args:
+        kept: ``[B, N]``, 1 where a position is known and 0 where it is covered.
+        order: ``[B, N]``; slot i of image b shows its patch ``order[b, i]``. None means that all
+            patches are in their own slots.
+        pixels: The permutation inside patches, ``[B, pixels per patch]``.
     """
 
     kept: Tensor
     order: Tensor | None = None
     pixels: Tensor | None = None
-    """The permutation inside patches, ``[B, pixels of a patch]``."""
 
 
-class Dealer:
-    """Deals puzzles from a stack that is drawn at once when it has run out.
+class PuzzlePool:
+    """A supply of puzzles, drawn many at a time.
 
-    Drawing is a chain of small operations whose time hardly depends on how many are drawn.
-    A copy starts without a stack: clients that copy one model do not draw the same puzzles, and
-    whoever is given a copy does not see those that are still to come.
+    Drawing is a chain of small operations whose time hardly depends on how many puzzles are drawn.
+    A copy of a pool is empty: clients that copy one model do not draw the same puzzles, and whoever
+    gets a copy does not see those that are still to come.
     """
 
-    AHEAD = 32
+    BATCHES = 32
     """Batches that are drawn at once."""
 
     def __init__(self) -> None:
-        self.stack: tuple[Tensor, Tensor] | None = None
+        self.supply: tuple[Tensor, Tensor] | None = None
         self.kind: tuple[object, ...] = ()
 
-    def __deepcopy__(self, memo: dict[int, object]) -> Dealer:
-        return Dealer()
+    def __deepcopy__(self, memo: dict[int, object]) -> PuzzlePool:
+        return PuzzlePool()
 
-    def deal(self, count: int, grid: Grid, gamma: float, like: Tensor) -> tuple[Tensor, Tensor]:
-        """What is kept and the order, each ``[count, N]``, of puzzles never dealt before."""
-        stack, kind = self.stack, (grid, gamma, like.device, like.dtype)
-        if stack is None or len(stack[0]) < count or kind != self.kind:
-            covered = block_masks(self.AHEAD * count, grid, gamma, device=like.device).flatten(1)
-            stack = (~covered).to(like.dtype), random_orders(covered)
-        self.stack, self.kind = (stack[0][count:], stack[1][count:]), kind
-        return stack[0][:count], stack[1][:count]
+    def take(self, count: int, grid: Grid, gamma: float, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Returns ``kept`` and ``order``, each ``[count, N]``, of puzzles never taken before."""
+        supply, kind = self.supply, (grid, gamma, like.device, like.dtype)
+        if supply is None or len(supply[0]) < count or kind != self.kind:
+            covered = block_masks(self.BATCHES * count, grid, gamma, device=like.device).flatten(1)
+            supply = (~covered).to(like.dtype), random_orders(covered)
+        self.supply, self.kind = (supply[0][count:], supply[1][count:]), kind
+        return supply[0][:count], supply[1][:count]
 
 
-def lay(
-    images: Tensor, rules: Rules, position: str | None = None, dealer: Dealer | None = None
+def draw_puzzle(
+    images: Tensor, rules: PuzzleRules, position: str | None = None, pool: PuzzlePool | None = None
 ) -> Puzzle:
-    """A puzzle for each of ``images [B, C, H, W]``, from torch's global generator.
+    """Draws a puzzle for each of ``images [B, C, H, W]`` from torch's global generator.
 
     ``position`` is the name of the parameter whose rows are not used where a patch is covered.
     """
     if has_torch_function((images,)):
-        found: Puzzle = handle_torch_function(lay, (images,), images, rules, position, dealer)
+        found: Puzzle = handle_torch_function(draw_puzzle, (images,), images, rules, position, pool)
         return found
-    return drawn(images, rules, dealer=dealer)
+    return draw_random_puzzle(images, rules, pool=pool)
 
 
-def drawn(
+def draw_random_puzzle(
     images: Tensor,
-    rules: Rules,
+    rules: PuzzleRules,
     generator: torch.Generator | None = None,
     *,
-    dealer: Dealer | None = None,
+    pool: PuzzlePool | None = None,
 ) -> Puzzle:
-    """What chance lays: from ``generator``, or from the stack of a ``dealer``."""
+    """Draws random puzzles from ``generator``, or takes them from ``pool``."""
     if rules.share < 1 and float(torch.rand((), generator=generator)) >= rules.share:
-        return solved(images, rules)
+        return solved_puzzle(images, rules)
     grid = rules.grid(images)
     cells = grid[0] * grid[1]
     count = 1 if rules.alike else len(images)
@@ -122,28 +128,28 @@ def drawn(
         inner = random_orders(torch.ones(count, size, dtype=torch.bool, device=device), generator)
         kept = images.new_ones(count, cells)
         order = random_orders(kept > 0, generator)
-    elif dealer is not None:
-        kept, order = dealer.deal(count, grid, rules.gamma, images)
+    elif pool is not None:
+        kept, order = pool.take(count, grid, rules.gamma, images)
     else:
         masks = block_masks(count, grid, rules.gamma, generator=generator, device=device)
         kept = (~masks.flatten(1)).to(images.dtype)
         order = random_orders(masks.flatten(1), generator)
-    spread = len(images) if rules.alike else -1
+    copies = len(images) if rules.alike else -1
     return Puzzle(
-        kept.expand(spread, -1),
-        order.expand(spread, -1),
-        None if inner is None else inner.expand(spread, -1),
+        kept.expand(copies, -1),
+        order.expand(copies, -1),
+        None if inner is None else inner.expand(copies, -1),
     )
 
 
-def solved(images: Tensor, rules: Rules) -> Puzzle:
-    """All positions known, every patch where it belongs."""
+def solved_puzzle(images: Tensor, rules: PuzzleRules) -> Puzzle:
+    """Returns a puzzle in which all positions are known and every patch is in its own slot."""
     rows, columns = rules.grid(images)
     return Puzzle(images.new_ones(len(images), rows * columns))
 
 
 def random_orders(moved: Tensor, generator: torch.Generator | None = None) -> Tensor:
-    """Uniform permutations of the cells that are ``moved [B, N]``; the others stay: ``[B, N]``.
+    """Returns uniform permutations ``[B, N]`` of the cells in ``moved [B, N]``; others stay.
 
     >>> random_orders(torch.tensor([[False, True, False]]))
     tensor([[0, 1, 2]])
@@ -156,39 +162,39 @@ def random_orders(moved: Tensor, generator: torch.Generator | None = None) -> Te
     return torch.empty_like(by_place).scatter_(1, by_place, by_chance)
 
 
-def shuffled(images: Tensor, puzzle: Puzzle, rules: Rules) -> Tensor:
-    """The images as the network sees them, ``[B, C, H, W]``."""
+def apply_puzzle(images: Tensor, puzzle: Puzzle, rules: PuzzleRules) -> Tensor:
+    """Returns the shuffled images ``[B, C, H, W]`` that the network sees."""
     if puzzle.order is None:
         return images
     grid = rules.grid(images)
-    patches = cut(images, grid)
+    patches = cut_patches(images, grid)
     order = puzzle.order[:, :, None, None].expand_as(patches)
     patches = patches.gather(1, order)
     if puzzle.pixels is not None:
         inner = puzzle.pixels[:, None, None, :].expand_as(patches)
         patches = patches.gather(3, inner)
-    # Written into a tensor of the images' own layout: convolutions differ in speed by it.
-    made = torch.empty_like(images)
-    places = apart(made, grid)
-    places.copy_(patches.view(places.shape))
-    return made
+    # Written into a tensor of the images' own layout: the speed of convolutions depends on it.
+    result = torch.empty_like(images)
+    slots = view_patches(result, grid)
+    slots.copy_(patches.view(slots.shape))
+    return result
 
 
-def cut(images: Tensor, grid: Grid) -> Tensor:
-    """``[B, C, H, W]`` into patches ``[B, N, C, pixels]``, row by row."""
-    return apart(images.contiguous(), grid).flatten(4).flatten(1, 2)
+def cut_patches(images: Tensor, grid: Grid) -> Tensor:
+    """Cuts ``[B, C, H, W]`` into patches ``[B, N, C, pixels]``, row by row."""
+    return view_patches(images.contiguous(), grid).flatten(4).flatten(1, 2)
 
 
-def apart(images: Tensor, grid: Grid) -> Tensor:
-    """A view of ``[B, C, H, W]`` by patches, ``[B, rows, columns, C, tall, wide]``."""
+def view_patches(images: Tensor, grid: Grid) -> Tensor:
+    """Returns a view of ``[B, C, H, W]`` by patches, ``[B, rows, columns, C, tall, wide]``."""
     (batch, channels, height, width), (rows, columns) = images.shape, grid
     split = images.view(batch, channels, rows, height // rows, columns, width // columns)
     return split.permute(0, 2, 4, 1, 3, 5)
 
 
-def paste(patches: Tensor, shape: torch.Size, grid: Grid) -> Tensor:
-    """Patches ``[B, N, C, pixels]`` put together to ``shape``: the inverse of :func:`cut`."""
+def join_patches(patches: Tensor, shape: torch.Size, grid: Grid) -> Tensor:
+    """Joins patches ``[B, N, C, pixels]`` to ``shape``: the inverse of :func:`cut_patches`."""
     batch, channels, height, width = shape
     (rows, columns), (tall, wide) = grid, (height // grid[0], width // grid[1])
-    laid = patches.reshape(batch, rows, columns, channels, tall, wide)
-    return laid.permute(0, 3, 1, 4, 2, 5).reshape(shape)
+    grid_of_patches = patches.reshape(batch, rows, columns, channels, tall, wide)
+    return grid_of_patches.permute(0, 3, 1, 4, 2, 5).reshape(shape)

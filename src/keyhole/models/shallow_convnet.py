@@ -14,8 +14,8 @@ SLOPE = 0.2
 def shallow_convnet(*, classes: int, channels: int, image_size: Size) -> nn.Module:
     """Two 3x3 convolutions of 16 and 32 features, each followed by a leaky ReLU and a mean pool.
 
-    It is without batch norm, whose statistics would mix true and generated images; mean pools pass
-    a smoother gradient to the pixels than strides do. By name it is
+    It has no batch norm, whose statistics would mix true and generated images. Mean pools pass a
+    smoother gradient to the pixels than strides do. Its name for ``--model`` is
     ``keyhole.models.shallow_convnet:shallow_convnet``.
     """
     height, width = image_size

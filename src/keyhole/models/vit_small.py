@@ -52,7 +52,7 @@ class Block(nn.Module):
 
 
 class SmallViT(nn.Module):
-    """Patches of 4 px, 256 dimensions, 4 blocks of 16 heads; 1 + 4 dropout sites a block.
+    """Patches of 4 px, 256 dimensions, 4 blocks of 16 heads; 1 dropout site plus 4 per block.
 
     Class token and position embeddings start from N(0, 1). The patch embedding is a linear layer
     on flattened patches, ``[B, N, 4*4*C] -> [B, N, D]``.

@@ -1,4 +1,4 @@
-"""A model's weights from a safetensors file."""
+"""Loads a model's weights from a safetensors file."""
 
 from __future__ import annotations
 
@@ -9,57 +9,62 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from keyhole.errors import BadUpdate
-from keyhole.models.jigsaw import CHILD
+from keyhole.models.jigsaw import CHILD_NAME
 from keyhole.update import read_safetensors
 
 
 def load_weights(model: nn.Module, path: Path) -> None:
-    """Loads ``path`` into ``model``; names and shapes must be the model's, values finite.
+    """Loads a safetensors file into a model.
 
-    What a defense added to the model that was trained is left for :func:`filled_up`.
+    Names and shapes must be the model's, and values finite. Weights that a defense added to the
+    trained model are left for :func:`fill_defense_weights`.
+
+    Args:
+        model: The model, which is changed.
+        path: The file.
     """
     found = read_safetensors(path)[0]
-    fill(
+    load_tensors(
         model,
-        {k: v for k, v in found.items() if k in model.state_dict() or not added(k)},
+        {k: v for k, v in found.items() if k in model.state_dict() or not is_defense_weight(k)},
         str(path),
     )
 
 
-def added(name: str) -> bool:
-    """Whether a parameter is one that a defense gives to a model."""
-    return name.startswith(f"{CHILD}.")
+def is_defense_weight(name: str) -> bool:
+    """Returns whether a defense added the parameter of this name to a model."""
+    return name.startswith(f"{CHILD_NAME}.")
 
 
-def spare_weights(path: Path) -> dict[str, Tensor]:
-    """Those weights of a file that belong to what a defense had added to the model."""
-    return {k: v for k, v in read_safetensors(path)[0].items() if added(k)}
+def read_defense_weights(path: Path) -> dict[str, Tensor]:
+    """Returns the weights in a file that a defense had added to the model."""
+    return {k: v for k, v in read_safetensors(path)[0].items() if is_defense_weight(k)}
 
 
-def filled_up(model: nn.Module, spare: Mapping[str, Tensor], source: str) -> nn.Module:
-    """A defended model with what the defense had learnt; as it is where nothing is known of it.
+def fill_defense_weights(model: nn.Module, learnt: Mapping[str, Tensor], source: str) -> nn.Module:
+    """Returns a copy of a defended model with the weights that its defense had learnt.
 
-    A copy, unless there is nothing to fill in.
+    If the model has no such weights, or none are given, returns the model itself.
     """
-    own = {k: v for k, v in model.state_dict().items() if added(k)}
-    if not own or not spare:
+    own = {k: v for k, v in model.state_dict().items() if is_defense_weight(k)}
+    if not own or not learnt:
         return model
-    made = copy.deepcopy(model)
-    fill(made, {**made.state_dict(), **spare}, source)
-    return made
+    filled = copy.deepcopy(model)
+    load_tensors(filled, {**filled.state_dict(), **learnt}, source)
+    return filled
 
 
-def fill(model: nn.Module, found: dict[str, Tensor], source: str) -> None:
-    """Loads tensors into ``model``; ``source`` says in an error where they came from."""
+def load_tensors(model: nn.Module, found: dict[str, Tensor], source: str) -> None:
+    """Loads tensors into ``model``; error messages name their ``source``."""
     own = model.state_dict()
     missing = [k for k in own if k not in found]
     surplus = [k for k in found if k not in own]
     other = [k for k in own if k in found and own[k].shape != found[k].shape]
     if missing or surplus or other:
         parts = [
-            _list("missing", missing),
-            _list("not the model's", surplus),
-            _list("of another shape", other),
+            _list_names("missing", missing),
+            _list_names("not the model's", surplus),
+            _list_names("of another shape", other),
         ]
         raise BadUpdate(
             f"{source} holds another model's weights: {'; '.join(p for p in parts if p)}"
@@ -70,7 +75,7 @@ def fill(model: nn.Module, found: dict[str, Tensor], source: str) -> None:
     model.load_state_dict(found)
 
 
-def _list(word: str, names: list[str]) -> str:
+def _list_names(word: str, names: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - 2} more" if len(names) > 2 else ""

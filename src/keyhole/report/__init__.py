@@ -1,6 +1,7 @@
-"""Reports: a table on the terminal, and one self-contained page."""
+"""Reports: a table on the terminal, one self-contained page, and figures as files."""
 
 from keyhole.report.console import print_result
+from keyhole.report.figure_files import write_figures
 from keyhole.report.html import render, write
 
-__all__ = ["print_result", "render", "write"]
+__all__ = ["print_result", "render", "write", "write_figures"]

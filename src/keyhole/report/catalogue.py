@@ -2,63 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator
 from typing import Any
 
 from keyhole.attacks import ATTACKS
 from keyhole.attacks.membership import MEMBERSHIP
 from keyhole.data import SOURCES
-from keyhole.defenses import DEFENSES
-from keyhole.metrics import METRICS
-from keyhole.models import FAMILIES, MODELS
-from keyhole.registry import parameters
+from keyhole.defenses import DEFENSES, Defense
+from keyhole.errors import KeyholeError
+from keyhole.metrics.chosen import NAMED
+from keyhole.models import FAMILIES, MODELS, OWN, PLUGINS, Architecture
+from keyhole.parameters import default_parameters, parameter_names
+from keyhole.registry import Registry
 
 Entry = dict[str, Any]
 
-OWN_MODEL = "package.module:callable"
-
 
 def catalogue() -> dict[str, list[Entry]]:
-    """Attacks on images and on membership, defenses, models, data sets and metrics by room."""
+    """Attacks on images and on membership, defenses, models, data sets and metrics by room.
+
+    Those of other packages come after Keyhole's own, and say where they are from.
+    """
     return {
-        "attacks": [
-            {
-                "name": a.name,
-                "summary": a.summary,
-                "paper": a.paper,
-                "needs": a.needs,
-                "is_given": sorted(a().given),
-                "adapts_to": sorted(a.adapts_to),
-                "alters_model": a.altered_model,
-                "parameters": parameters(a()),
-            }
-            for a in ATTACKS
-        ],
-        "membership": [
-            {"name": m.name, "summary": m.summary, "paper": m.paper, "parameters": parameters(m())}
-            for m in MEMBERSHIP
-        ],
-        "defenses": [
-            {"name": d.name, "summary": d.summary, "paper": d.paper, "parameters": parameters(d())}
-            for d in DEFENSES
-        ],
-        "models": [
-            *({"name": m.name, "summary": m.summary, "paper": m.paper} for m in MODELS.values()),
-            *(
-                {"name": f"{f}:NAME", "summary": what, "paper": ""}
-                for f, (what, _) in FAMILIES.items()
-            ),
-            {
-                "name": "dp:NAME",
-                "summary": "any of these made fit for DP-SGD: BatchNorm becomes GroupNorm (Opacus)",
-                "paper": "",
-            },
-            {
-                "name": OWN_MODEL,
-                "summary": "your own: called with those of classes, channels and image_size "
-                "(height, width) that it has arguments for",
-                "paper": "",
-            },
-        ],
+        "attacks": [attack_entry(*each) for each in members_of(ATTACKS)],
+        "membership": [part_entry(*each) for each in members_of(MEMBERSHIP)],
+        "defenses": [defense_entry(*each) for each in members_of(DEFENSES)],
+        "models": model_entries(),
         "data": [
             *(
                 {"name": s.name, "summary": s.summary, "needs": s.where and f"{s.where}"}
@@ -70,12 +42,120 @@ def catalogue() -> dict[str, list[Entry]]:
                 "needs": "CLASS/IMAGE.png",
             },
         ],
-        "metrics": [
-            {
-                "name": m.name,
-                "summary": m.summary,
-                "more is seen when": "high" if m.leaks_high else "low",
-            }
-            for m in METRICS.values()
-        ],
+        "metrics": [metric_entry(*each) for each in members_of(NAMED)],
     }
+
+
+def members_of(registry: Registry[Any]) -> Iterator[tuple[str, Any, str]]:
+    """The name of each part, the part, and the package that adds it; empty: Keyhole's own."""
+    for member in registry:
+        yield str(vars(member)["name"]), member, ""
+    for plugin, part in registry.installed():
+        yield plugin.name, part, plugin.package
+
+
+def part_entry(name: str, part: Any, package: str = "") -> Entry:
+    """What is told of an attack on membership, a defense, or what makes one.
+
+    Args:
+        name: What it is asked for by.
+        part: A class, a function that makes one, or an object.
+        package: Where it is from; empty: Keyhole's own.
+    """
+    maker = part if callable(part) else type(part)
+    usual = default_parameters(maker)
+    entry: Entry = {
+        "name": name,
+        "summary": summary_of(part),
+        "paper": getattr(part, "paper", ""),
+        "parameters": usual,
+    }
+    required = [each for each in parameter_names(maker) if each not in usual]
+    return entry | ({"required": required} if required else {}) | origin(package)
+
+
+def attack_entry(name: str, part: Any, package: str = "") -> Entry:
+    """What is told of an attack on images; see :func:`part_entry`."""
+    entry = part_entry(name, part, package)
+    try:
+        made = ATTACKS.make(part, name, {})
+    except KeyholeError:  # one of its parameters must be given
+        return entry
+    return entry | {
+        "needs": made.needs,
+        "is_given": sorted(made.given),
+        "adapts_to": sorted(d for d, defense in usual_defenses() if made.knows(defense)),
+        "alters_model": made.altered_model,
+    }
+
+
+def defense_entry(name: str, part: Any, package: str = "") -> Entry:
+    """What is told of a defense; see :func:`part_entry`."""
+    entry = part_entry(name, part, package)
+    try:
+        made = DEFENSES.make(part, name, {})
+    except KeyholeError:  # one of its parameters must be given
+        return entry
+    return entry | {"declares": sorted(made.declares)}
+
+
+def usual_defenses() -> Iterator[tuple[str, Defense]]:
+    """Every defense with its usual parameters; one that has none is passed over."""
+    for name, part, _ in members_of(DEFENSES):
+        with contextlib.suppress(KeyholeError):
+            yield name, DEFENSES.make(part, name, {})
+
+
+def model_entries() -> list[Entry]:
+    """The models by name, those of other packages, and the ways to name others."""
+    found: list[Entry] = [
+        {"name": m.name, "summary": m.summary, "paper": m.paper} for m in MODELS.values()
+    ]
+    for plugin, part in PLUGINS.loaded():
+        paper = part.paper if isinstance(part, Architecture) else ""
+        summary = summary_of(part)
+        found.append(
+            {"name": plugin.name, "summary": summary, "paper": paper} | origin(plugin.package)
+        )
+    for family, (summary, _) in FAMILIES.items():
+        found.append({"name": f"{family}:NAME", "summary": summary, "paper": ""})
+    private = "any of these made fit for DP-SGD: BatchNorm becomes GroupNorm (Opacus)"
+    own = (
+        "your own: called with those of classes, channels and image_size (height, width) that it "
+        "has arguments for"
+    )
+    return [
+        *found,
+        {"name": "dp:NAME", "summary": private, "paper": ""},
+        {"name": OWN, "summary": own, "paper": ""},
+    ]
+
+
+def metric_entry(name: str, part: Any, package: str = "") -> Entry:
+    """What is told of a metric, or of what makes one; see :func:`part_entry`."""
+    entry: Entry = {"name": name, "summary": summary_of(part)} | origin(package)
+    try:
+        made = NAMED.make(part, name, {})
+    except KeyholeError:  # one of its parameters must be given
+        return entry
+    seen = {"summary": made.summary, "more is seen when": "high" if made.leaks_high else "low"}
+    return entry | seen
+
+
+def summary_of(part: Any) -> str:
+    """What a part says of itself in one line, or the first line of its docstring."""
+    lines = inspect.cleandoc(part.__doc__ or "").splitlines()
+    return getattr(part, "summary", "") or remove_roles(lines[0] if lines else "")
+
+
+def remove_roles(text: str) -> str:
+    """Removes Sphinx's marks.
+
+    >>> remove_roles("``sigma`` as in :mod:`keyhole.attacks.noise`")
+    '`sigma` as in `keyhole.attacks.noise`'
+    """
+    return re.sub(r":\w+:`([^`]*)`", r"`\1`", text).replace("``", "`")
+
+
+def origin(package: str) -> Entry:
+    return {"from": package} if package else {}

@@ -7,13 +7,14 @@ from enum import Enum, auto
 
 from rich.console import Console
 
-from keyhole.audit.finding import Finding
-from keyhole.audit.run import AuditResult
-from keyhole.audit.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED
+from keyhole.auditing.finding import Finding
+from keyhole.auditing.labels import label_attack, label_defense
+from keyhole.auditing.results import AuditResult
+from keyhole.auditing.sections import Section
+from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED
+from keyhole.metrics import Metric
 from keyhole.report import view
 from keyhole.terminal import TextTable, plain, say, say_table, stdout_console
-
-SHOWN = ("psnr", "ssim", "lpips", "reid", "read")
 
 COLOURS = {BROKEN: "red", NOT_BROKEN: "cyan", NOT_SCORED: "yellow", NOT_TESTED: "yellow"}
 
@@ -43,7 +44,7 @@ def print_result(
     styles = [Intervals.BESIDE] if roomy else [Intervals.NOWHERE]
     if wide and not roomy:
         styles = [Intervals.BELOW, Intervals.STACKED]
-    sections = view.sections(result)
+    sections = result.sections
     for section in sections:
         print_section(section, console, styles)
     notes = dict.fromkeys(note for f in result.findings for note in f.notes)
@@ -59,7 +60,7 @@ LEFT_OUT = "note: means only; --wide shows their 95% intervals, --json holds eve
 """Told where a terminal has no room for intervals."""
 
 
-def print_section(section: view.Section, console: Console, styles: Sequence[Intervals]) -> None:
+def print_section(section: Section, console: Console, styles: Sequence[Intervals]) -> None:
     """One table, by the first style of intervals that fits, and the verdict on each defense."""
     say(console=console)
     drawn = [table(section, style) for style in styles]
@@ -73,7 +74,7 @@ def print_section(section: view.Section, console: Console, styles: Sequence[Inte
         say(f"{name} was not measured: {why}", console=console, style="dim")
     for verdict in section.verdicts:
         line = plain("  ")
-        line.append_text(plain(f"{view.defense_name(verdict.defense)}: ", "bold"))
+        line.append_text(plain(f"{label_defense(verdict.defense)}: ", "bold"))
         line.append_text(plain(verdict.words, COLOURS[verdict.status]))
         if verdict.labels is not None:
             labels = view.number("labels", verdict.labels)
@@ -82,47 +83,47 @@ def print_section(section: view.Section, console: Console, styles: Sequence[Inte
     say(console=console)
 
 
-def table(section: view.Section, style: Intervals) -> TextTable:
+def table(section: Section, style: Intervals) -> TextTable:
     """One row for each attacker who returned images: means, with 95% intervals by ``style``."""
-    shown = [m for m in section.metrics if m.name in SHOWN]
+    shown = section.main_metrics
     made = TextTable(f"{section.model} on {section.data}", caption=section.facts)
     made.add_column("defense", fold=True, at_least=8 if style is Intervals.STACKED else 12)
-    longest = max((len(view.attack_name(f)) for f in section.findings), default=0)
+    longest = max((len(label_attack(f)) for f in section.findings), default=0)
     made.add_column("attack", fold=longest > ATTACK_WIDTH, at_least=ATTACK_WIDTH)
     made.add_column("attacker")
     for metric in shown:
         made.add_column(f"{metric.label} {metric.arrow}", right=True)
     for name, values in section.baselines.items():
-        cells = [view.number(m.name, values[m.name]) if m.name in values else "" for m in shown]
+        cells = [m.format(values[m.name]) if m.name in values else "" for m in shown]
         made.add_row(f"({name})", "", "", *cells, style="dim")
     last = ""
     for finding in section.findings:
         if not any(m.name in finding.metrics for m in shown):
             continue
-        defense = view.defense_name(finding.defense)
-        cells = [cell(finding, m.name, style) for m in shown]
+        defense = label_defense(finding.defense)
+        cells = [cell(finding, m, style) for m in shown]
         made.add_row(
-            defense if defense != last else "", view.attack_name(finding), finding.attacker, *cells
+            defense if defense != last else "", label_attack(finding), finding.attacker, *cells
         )
         last = defense
     return made
 
 
-def has_intervals(section: view.Section) -> bool:
+def has_intervals(section: Section) -> bool:
     """Whether any shown mean has an interval."""
     return any(
-        view.interval(name, f.metrics[name])
+        view.interval(metric, f.metrics[metric.name])
         for f in section.findings
-        for name in SHOWN
-        if name in f.metrics
+        for metric in section.main_metrics
+        if metric.name in f.metrics
     )
 
 
-def cell(finding: Finding, metric: str, style: Intervals) -> str:
-    if metric not in finding.metrics:
+def cell(finding: Finding, metric: Metric, style: Intervals) -> str:
+    if metric.name not in finding.metrics:
         return ""
-    summary = finding.metrics[metric]
-    mean, interval = view.number(metric, summary.mean), view.interval(metric, summary)
+    summary = finding.metrics[metric.name]
+    mean, interval = metric.format(summary.mean), view.interval(metric, summary)
     if not interval or style is Intervals.NOWHERE:
         return mean
     if style is Intervals.STACKED:

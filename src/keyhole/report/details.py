@@ -7,20 +7,35 @@ import inspect
 import re
 from typing import Any
 
-from pydantic import TypeAdapter
+from pydantic import PydanticUserError, TypeAdapter
 
 from keyhole.attacks import ATTACKS
 from keyhole.attacks.membership import MEMBERSHIP
 from keyhole.defenses import DEFENSES
 from keyhole.errors import UnknownName
-from keyhole.registry import Registry, parse_call, unknown
-from keyhole.report.catalogue import OWN_MODEL, Entry, catalogue
+from keyhole.metrics.chosen import NAMED
+from keyhole.models import OWN
+from keyhole.parameters import parameter_hints, parameter_names
+from keyhole.registry import Registry
+from keyhole.report.catalogue import (
+    Entry,
+    attack_entry,
+    catalogue,
+    defense_entry,
+    metric_entry,
+    part_entry,
+    remove_roles,
+)
+from keyhole.spelling import parse_call, unknown
 
-CLASSES: dict[str, Registry[Any]] = {
+REGISTRIES: dict[str, Registry[Any]] = {
     "attacks": ATTACKS,
     "membership": MEMBERSHIP,
     "defenses": DEFENSES,
+    "metrics": NAMED,
 }
+DESCRIBE = {"attacks": attack_entry, "defenses": defense_entry, "metrics": metric_entry}
+"""What tells of a part, where that is not :func:`part_entry`."""
 
 
 def entries_of(room: str) -> list[Entry]:
@@ -41,22 +56,30 @@ def entry_of(room: str, name: str) -> Entry:
     asked = parse_call(name)[0]
     if room == "models" and asked not in entries and ":" in asked:
         family = f"{asked.partition(':')[0]}:NAME"
-        asked = family if family in entries else OWN_MODEL
-    if asked not in entries:
+        asked = family if family in entries else OWN
+    elsewhere = room in REGISTRIES and ":" in asked
+    if asked not in entries and not elsewhere:
         raise unknown(room.removesuffix("s"), asked, entries)
-    entry = entries[asked]
-    if room not in CLASSES:
+    if room not in REGISTRIES:
+        return entries[asked]
+    part = REGISTRIES[room].find(asked)
+    entry = entries.get(asked) or DESCRIBE.get(room, part_entry)(asked, part)
+    if "parameters" not in entry:
         return entry
-    kind = CLASSES[room][asked]
-    return {**entry, "description": description(kind), "allowed": allowed_values(kind)}
+    maker = part if callable(part) else type(part)
+    return {**entry, "description": description(maker), "allowed": allowed_values(maker)}
 
 
-def description(kind: type) -> str:
-    """A class's docstring and those of the classes it has parameters from, without examples."""
-    inherited = [k for k in kind.__mro__ if _declares_parameters(k) and k is not kind]
+def description(kind: Any) -> str:
+    """The docstring of a class or a function, without examples.
+
+    A class also tells those of the classes it has parameters from.
+    """
+    parents = kind.__mro__ if isinstance(kind, type) else ()
+    inherited = [k for k in parents if _declares_parameters(k) and k is not kind]
     texts = [inspect.cleandoc(k.__doc__ or "") for k in (kind, *inherited)]
     shortened = (re.sub(r"^(>>>|Args:|\.\. ).*", "", t, flags=re.S | re.M) for t in texts)
-    return "\n\n".join(_without_roles(text).strip() for text in shortened if text.strip())
+    return "\n\n".join(remove_roles(text).strip() for text in shortened if text.strip())
 
 
 def _declares_parameters(kind: type) -> bool:
@@ -64,19 +87,18 @@ def _declares_parameters(kind: type) -> bool:
     return dataclasses.is_dataclass(kind) and any(f.name in own for f in dataclasses.fields(kind))
 
 
-def _without_roles(text: str) -> str:
-    """Removes Sphinx's marks.
-
-    >>> _without_roles("``sigma`` as in :mod:`keyhole.attacks.noise`")
-    '`sigma` as in `keyhole.attacks.noise`'
-    """
-    return re.sub(r":\w+:`([^`]*)`", r"`\1`", text).replace("``", "`")
+def allowed_values(maker: Any) -> dict[str, str]:
+    """What each parameter of a class or a function may be, in words."""
+    hints = parameter_hints(maker)
+    return {name: in_words(schema_of(hints.get(name, Any))) for name in parameter_names(maker)}
 
 
-def allowed_values(kind: type) -> dict[str, str]:
-    """What each parameter may be, in words."""
-    schema = TypeAdapter(kind).json_schema()
-    return {name: in_words(about) for name, about in schema.get("properties", {}).items()}
+def schema_of(hint: Any) -> dict[str, Any]:
+    """The JSON schema of an annotation; empty where that has none, as a tensor's."""
+    try:
+        return TypeAdapter(hint).json_schema()
+    except PydanticUserError:
+        return {}
 
 
 WORDS = {

@@ -1,110 +1,165 @@
-"""The look of all figures, and how they become PNGs."""
+"""What figures show, drawn on a matplotlib figure; text and lines take the style's colours."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000")
-"""Okabe and Ito's, told apart by the colour-blind; lines differ in their dashes too."""
-DASHES = ("-", "--", "-.", ":")
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
-HEAT = "inferno"
-GREY = "#9a9a9a"
-DPI = 150
+from keyhole.auditing.membership import Trial
+from keyhole.auditing.sections import Section
+from keyhole.metrics import METRICS, Metric
+from keyhole.report.view import Sweep, undefended
+from keyhole.terminal import printable
+
+COLOURS = ("#d1495b", "#2e86ab", "#8a6d3b", "#6a4c93", "#3a7d44", "#e07a1f", "#5f6b7a")
+MARKS = {"naive": "o-", "paper": "s-.", "adaptive": "^--"}
+OFF_THE_SCALE = 2
+"""Times the highest other value from which on the undefended score is not drawn to scale."""
+DECADE = 10
+"""Losses that differ by less are drawn on a linear axis."""
+LARGE = 64
+"""Pictures from this size on are photographs: compressed, shown smooth."""
+
+Curve = Sequence[tuple[int, float]]
+"""Iterations and the loss at each."""
 
 
-def as_png(draw: Callable[[Any], None], path: Path, *, size: tuple[float, float]) -> Path:
-    """What ``draw`` puts on a figure, as a PNG at ``path``."""
-    from matplotlib import rc_context
-    from matplotlib.figure import Figure
+@dataclass(frozen=True)
+class StripRow:
+    """One row of pictures, uint8 ``[C, H, W]`` each, with a line below each; "" for none."""
 
-    style: Any = {"font.size": 9, "axes.titlesize": 9, "font.family": "sans-serif"}
-    with rc_context(style):
-        figure = Figure(figsize=size, layout="constrained")
-        draw(figure)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
-    return path
+    label: str
+    pictures: tuple[Tensor, ...]
+    captions: tuple[str, ...]
 
 
-def show(axes: Any, image: Tensor) -> None:
-    """An image ``[C, H, W]`` in [0, 1], grey or in colour, without a frame."""
-    pixels = image.detach().cpu().expand(3, -1, -1).permute(1, 2, 0).clamp(0, 1)
-    axes.imshow(pixels.numpy(), interpolation="nearest")
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.spines[:].set_visible(False)
+def draw_sweeps(figure: Any, section: Section, lines: Sequence[Sweep]) -> None:
+    """PSNR and SSIM of each attacker over a defense's parameter, side by side."""
+    for axes, metric in zip(figure.subplots(1, 2), ("psnr", "ssim"), strict=True):
+        draw_sweep(axes, section, lines, metric)
+    marks, names = axes.get_legend_handles_labels()
+    figure.legend(marks, names, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
-AROUND = tuple(
-    (far * across, far * up)
-    for far in (6, 11, 17)
-    for across, up in ((1, 0), (-1, 0), (0, 1), (0, -1), (1, 1), (-1, 1), (1, -1), (-1, -1))
-)
-"""Where a mark's name may stand, in points from it; the first that is free is taken."""
+def draw_sweep(axes: Any, section: Section, lines: Sequence[Sweep], metric: str) -> None:
+    """One panel: one line per attacker with its interval, the undefended score, the best null."""
+    about, ink = METRICS[metric], text_colour()
+    attacks = list(dict.fromkeys(line.attack for line in lines))
+    for line in lines:
+        summaries = [f.metrics[metric] for f in line.scores]
+        colour = COLOURS[attacks.index(line.attack) % len(COLOURS)]
+        label = literal(f"{line.attack} ({line.attacker})")
+        means = [s.mean for s in summaries]
+        axes.plot(line.values, means, MARKS[line.attacker], color=colour, label=label)
+        low, high = [s.low for s in summaries], [s.high for s in summaries]
+        axes.fill_between(line.values, low, high, color=colour, alpha=0.15, linewidth=0)
+    highest = max(f.metrics[metric].high for line in lines for f in line.scores)
+    free = undefended(section, lines[0].attack)
+    if free is not None:
+        draw_undefended(axes, free.metrics[metric].mean, highest, about)
+    null = max((b[metric] for b in section.baselines.values() if metric in b), default=None)
+    if null is not None:
+        axes.axhline(null, color=ink, linestyle="--", linewidth=0.8, label="best null baseline")
+    values = np.asarray(lines[0].values)
+    if (values > 0).all() and values.max() > 20 * values.min():
+        axes.set_xscale("log")
+    axes.set_xlabel(literal(f"{lines[0].defense}: {lines[0].parameter}"))
+    axes.set_ylabel(f"{about.label}{f' ({about.unit})' if about.unit else ''}")
+    axes.spines[["top", "right"]].set_visible(False)
 
 
-def name_marks(axes: Any, names: Sequence[tuple[str, tuple[float, float], str]]) -> None:
-    """Writes names beside marks, ``(name, place, colour)``: over neither a mark nor another name.
+def draw_undefended(axes: Any, value: float, highest: float, metric: Metric) -> None:
+    """The score without a defense as a line; where it would squash the others, as a number."""
+    style = {"color": text_colour(), "linestyle": ":"}
+    if value <= OFF_THE_SCALE * highest:
+        axes.axhline(value, label="no defense", **style)
+        return
+    axes.plot([], [], label="no defense", **style)
+    words = f"no defense: {metric.format(value)} {metric.unit} (off the scale)"
+    place = {"transform": axes.transAxes, "ha": "right", "va": "top", "fontsize": 8}
+    axes.text(1.0, 1.0, words, **place)
 
-    A name stands nearest to its own mark. Where there is no such place it is left out: the legend
-    still tells the mark's kind.
+
+def draw_losses(figure: Any, curves: Sequence[Curve]) -> None:
+    """The attacker's own loss over its iterations, one line per victim."""
+    axes = figure.subplots()
+    for curve in curves:
+        axes.plot(*zip(*curve, strict=True), color=COLOURS[1], alpha=0.6, linewidth=1)
+    losses = [loss for curve in curves for _, loss in curve]
+    if losses and min(losses) > 0 and max(losses) > DECADE * min(losses):
+        axes.set_yscale("log")
+    axes.set_xlabel("iterations")
+    axes.set_ylabel("attacker's loss")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_strip(figure: Any, rows: Sequence[StripRow]) -> None:
+    """Rows of pictures below each other, their labels to the left."""
+    width = max(len(row.pictures) for row in rows)
+    grid = figure.subplots(len(rows), width, squeeze=False)
+    for row, line in zip(rows, grid, strict=True):
+        place = {"transform": line[0].transAxes, "ha": "right", "va": "center"}
+        line[0].text(-0.1, 0.5, literal(row.label), fontsize=8, **place)
+        for axes in line:
+            axes.set_axis_off()
+        for axes, picture, caption in zip(line, row.pictures, row.captions, strict=False):
+            draw_picture(axes, picture)
+            axes.set_title(caption, fontsize=6.5, y=-0.02, va="top", pad=0)
+
+
+def draw_picture(axes: Any, picture: Tensor) -> None:
+    """One picture, uint8 ``[C, H, W]``: pixels as squares where it is small, else smooth."""
+    array = picture.permute(1, 2, 0).numpy()
+    small = min(array.shape[:2]) < LARGE
+    axes.imshow(
+        array[..., 0] if array.shape[-1] == 1 else array,
+        **({"cmap": "gray", "vmin": 0, "vmax": 255} if array.shape[-1] == 1 else {}),
+        interpolation="nearest" if small else "antialiased",
+    )
+
+
+def draw_rocs(figure: Any, trial: Trial, others: int) -> None:
+    """Members found against false alarms, one line per attacker.
+
+    The second panel shows the same on logarithmic axes, down to a single false alarm of ``others``.
     """
-    from matplotlib.transforms import Bbox
-
-    axes.figure.draw_without_rendering()
-    at = axes.transData.transform([place for _, place, _ in names])
-    frame, reach = axes.get_window_extent(), axes.figure.dpi / 72 * 4
-    taken = [Bbox.from_extents(x - reach, y - reach, x + reach, y + reach) for x, y in at]
-    if (legend := axes.get_legend()) is not None:
-        taken.append(legend.get_window_extent())
-    for number, (name, place, colour) in enumerate(names):
-        for across, up in AROUND if name else ():
-            note = axes.annotate(
-                name,
-                place,
-                xytext=(across, up),
-                textcoords="offset points",
-                ha="left" if across > 0 else "right" if across < 0 else "center",
-                va="bottom" if up > 0 else "top" if up < 0 else "center",
-                fontsize=7,
-                color=colour,
-                in_layout=False,
+    attacks = list(dict.fromkeys(each.attack.split("(")[0] for each in trial.inferences))
+    for axes, scale in zip(figure.subplots(1, 2), ("linear", "log"), strict=True):
+        least = 1 / others if scale == "log" else 0.0
+        for each in trial.inferences:
+            axes.plot(
+                *zip(*each.roc, strict=True),
+                color=COLOURS[attacks.index(each.attack.split("(")[0]) % len(COLOURS)],
+                linestyle="-" if each.attacker == "naive" else "--",
+                linewidth=1.4,
+                label=literal(f"{each.attack} ({each.attacker})"),
             )
-            box = note.get_window_extent()
-            inside = frame.contains(*box.min) and frame.contains(*box.max)
-            apart = [distance(box, mark) for mark in at]
-            own = apart[number] == min(apart)
-            if inside and own and not box.count_overlaps(taken):
-                taken.append(box)
-                break
-            note.remove()
+        axes.plot([least, 1], [least, 1], color=text_colour(), linestyle=":", label="guessing")
+        axes.set(xscale=scale, yscale=scale, xlim=(least, 1), ylim=(least, 1))
+        axes.set_xlabel("false alarms, share of the others")
+        axes.spines[["top", "right"]].set_visible(False)
+        if scale == "linear":
+            axes.set_ylabel("members found, share")
+    lines, names = axes.get_legend_handles_labels()
+    figure.legend(lines, names, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
-def distance(box: Any, point: Sequence[float]) -> float:
-    """Between a point and the nearest of a box, in the box's units."""
-    (left, low), (right, high), (x, y) = box.min, box.max, point
-    return math.hypot(max(left - x, 0.0, x - right), max(low - y, 0.0, y - high))
+def literal(text: str) -> str:
+    r"""Text that matplotlib draws as it is, not as mathematics; lines stay lines.
 
-
-def comparison(columns: Mapping[str, Sequence[Tensor]], path: Path) -> Path:
-    """Images ``[C, H, W]`` in [0, 1] side by side: a column a name, a row an image.
-
-    Returns ``path``, a PNG.
+    >>> print(literal("$x$"))
+    \$x\$
     """
-    rows = len(next(iter(columns.values())))
+    lines = [printable(line) for line in text.split("\n")]
+    return "\n".join(lines).replace("$", r"\$")
 
-    def draw(figure: Any) -> None:
-        panels = figure.subplots(rows, len(columns), squeeze=False)
-        for column, (name, images) in enumerate(columns.items()):
-            panels[0, column].set_title(name, fontsize=9)
-            for line, image in zip(panels[:, column], images, strict=True):
-                line.set_axis_off()
-                show(line, image)
 
-    return as_png(draw, path, size=(1.5 * len(columns), 1.55 * rows + 0.3))
+def text_colour() -> str:
+    """The colour of text in the style at hand."""
+    from matplotlib import rcParams
+
+    return str(rcParams["text.color"])

@@ -7,32 +7,39 @@ from typing import Any
 
 from torch import Tensor
 
-from keyhole.audit.finding import Finding
-from keyhole.audit.run import AuditResult
-from keyhole.audit.scoring import READ_SSIM
-from keyhole.audit.store import Store
-from keyhole.audit.verdict import Verdict, how_bad
-from keyhole.metrics import METRICS
+from keyhole.auditing.finding import Finding
+from keyhole.auditing.labels import label_attack, label_defense, label_metric
+from keyhole.auditing.results import AuditResult
+from keyhole.auditing.scoring import READ_SSIM
+from keyhole.auditing.sections import Section
+from keyhole.auditing.store import Store
+from keyhole.auditing.verdict import Verdict, how_bad
 from keyhole.report import view
-from keyhole.report.figures import LARGE, data_uri, loss_plot, sweep_plot
+from keyhole.report.drawing import LARGE
+from keyhole.report.figures import data_uri, loss_plot, sweep_plot
 from keyhole.report.shell import fill_template
 
 SHOWN = 3
 """Pictures a row, at most; the run folder holds more."""
 
 
-def render(result: AuditResult, *, title: str) -> str:
-    """The page as text."""
+def render(result: AuditResult, *, title: str | None = None) -> str:
+    """The page as text.
+
+    Args:
+        result: What the audit found.
+        title: The page's title; None: that of the plan.
+    """
     return fill_template(
         "page.html.j2",
-        METRICS=METRICS,
+        label_metric=label_metric,
         number=view.number,
         interval=view.interval,
-        attack_name=view.attack_name,
-        knows=view.knows,
-        title=title,
+        label_attack=label_attack,
+        describe_knowledge=view.describe_knowledge,
+        title=result.title if title is None else title,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        sections=[_section(section, result.store) for section in view.sections(result)],
+        sections=[_section(section, result.store) for section in result.sections],
         headline=view.headline(result.verdicts),
         chips=view.CHIPS,
         skipped=view.skipped_lines(result.skipped),
@@ -43,22 +50,32 @@ def render(result: AuditResult, *, title: str) -> str:
     )
 
 
-def write(result: AuditResult, *, title: str) -> str:
-    """Writes ``report.html`` into the run folder; returns its path."""
+def write(result: AuditResult, *, title: str | None = None) -> str:
+    """Writes ``report.html`` into the run folder; returns its path.
+
+    Args:
+        result: What the audit found; it must have a run folder.
+        title: The page's title; None: that of the plan.
+    """
     assert result.store is not None
     return str(result.store.write_text("report.html", render(result, title=title)))
 
 
-def _section(section: view.Section, store: Store | None) -> dict[str, Any]:
+def _section(section: Section, store: Store | None) -> dict[str, Any]:
     rows = [_row(finding, store) for finding in section.findings]
     by_key = {(r["finding"].attack, r["finding"].attacker, r["defense"]): r for r in rows}
     return {
         "about": section,
         "rows": rows,
-        "heat": _heat(section, store),
+        "heat": {
+            name: [data_uri(picture) for picture in column]
+            for name, column in (
+                view.heat_sheet_of(section, store) if store is not None else {}
+            ).items()
+        },
         "notes": list(dict.fromkeys(note for f in section.findings for note in f.notes)),
         "verdicts": [
-            {"about": v, "defense": view.defense_name(v.defense), "row": _evidence(v, by_key)}
+            {"about": v, "defense": label_defense(v.defense), "row": _evidence(v, by_key)}
             for v in section.verdicts
         ],
         "plots": [
@@ -71,16 +88,6 @@ def _section(section: view.Section, store: Store | None) -> dict[str, Any]:
     }
 
 
-def _heat(section: view.Section, store: Store | None) -> dict[str, list[str]]:
-    """What the clients' networks look at without a defense and under each: a column a name."""
-    if store is None:
-        return {}
-    first = {view.defense_name(f.defense): f.key for f in reversed(section.findings)}
-    order = dict.fromkeys(view.defense_name(f.defense) for f in section.findings)
-    columns = view.heat_sheet({name: store.pictures(first[name]) for name in order})
-    return {name: [data_uri(picture) for picture in column] for name, column in columns.items()}
-
-
 def _row(finding: Finding, store: Store | None) -> dict[str, Any]:
     pictures = store.pictures(finding.key) if store is not None else {}
     found = view.pairs(pictures)
@@ -88,9 +95,9 @@ def _row(finding: Finding, store: Store | None) -> dict[str, Any]:
         "films": [_film(film) for film in view.films(pictures)[:SHOWN]],
         "curve": loss_plot(finding.loss_curves) if finding.loss_curves else "",
         "finding": finding,
-        "defense": view.defense_name(finding.defense),
+        "defense": label_defense(finding.defense),
         "pictures": [
-            _picture(finding, i * _batch(finding), truth, seen)
+            _picture(finding, i * view.batch_size_of(finding), truth, seen)
             for i, (truth, seen) in enumerate(found[:SHOWN])
         ],
     }
@@ -103,14 +110,13 @@ def _picture(finding: Finding, place: int, truth: Tensor | None, seen: Tensor) -
         for name in ("ssim", "psnr")
         if name in finding.metrics
     }
-    whole = len(finding.confidence) == finding.victims * _batch(finding)
-    sure = finding.confidence[place] if whole else 0.0
+    confidence = view.confidence_at(finding, place)
     return {
         "truth": None if truth is None else data_uri(truth),
         "seen": data_uri(seen),
-        "ssim": scores.get("ssim", sure),
+        "ssim": scores.get("ssim", confidence or 0.0),
         "psnr": scores.get("psnr"),
-        "confidence": sure if whole else None,
+        "confidence": confidence,
         "small": min(seen.shape[-2:]) < LARGE,
     }
 
@@ -123,14 +129,9 @@ def _film(film: view.Film) -> list[dict[str, Any]]:
     ]
 
 
-def _batch(finding: Finding) -> int:
-    """Only the first image of each client's batch is kept as a picture."""
-    return int(finding.recipe["batch_size"])
-
-
 def _evidence(verdict: Verdict, rows: dict[tuple[str, str, str], dict[str, Any]]) -> Any:
     """The row that a verdict rests on: the worst attacker's, else the clearest try."""
-    defense = view.defense_name(verdict.defense)
+    defense = label_defense(verdict.defense)
     mine = [r for (_, _, d), r in rows.items() if d == defense and r["pictures"]]
     if verdict.status == "broken":
         return max(mine, key=lambda r: how_bad(r["finding"]), default=None)

@@ -5,91 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
-from keyhole.attacks import ATTACKS
-from keyhole.audit.finding import Finding
-from keyhole.audit.run import AuditResult
-from keyhole.audit.scene import Skipped
-from keyhole.audit.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED, Verdict
-from keyhole.defenses import DEFENSES
+from keyhole.auditing.attack_setting import Skipped
+from keyhole.auditing.finding import Finding
+from keyhole.auditing.labels import label_defense
+from keyhole.auditing.sections import Section
+from keyhole.auditing.store import Store
+from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED, Verdict
 from keyhole.metrics import METRICS, Metric, Summary
-from keyhole.registry import parameters, spell
-
-DIGITS = {"mse": 4, "psnr": 1, "ssim": 3, "lpips": 3, "fft2d": 4, "mmd": 1, "mask": 3}
-MISSING = object()
-"""Of a parameter that a defense or an attack no longer has."""
-SHARES = {"reid", "read", "labels"}
-
-
-@dataclass(frozen=True)
-class Section:
-    """One model on one data set: its verdicts and all rows, in the order of the audit."""
-
-    model: str
-    data: str
-    findings: tuple[Finding, ...]
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def metrics(self) -> list[Metric]:
-        """The metrics that any row of this section has."""
-        present = {name for f in self.findings for name in f.metrics}
-        return [metric for name, metric in METRICS.items() if name in present]
-
-    @property
-    def baselines(self) -> dict[str, dict[str, float]]:
-        return next((f.baselines for f in self.findings if f.baselines), {})
-
-    @property
-    def facts(self) -> str:
-        """Who was attacked, in one line."""
-        if not self.findings:
-            return "no attack could be used"
-        recipe = self.findings[0].recipe
-        counts = sorted({f.victims for f in self.findings})
-        clients = " and ".join(str(n) for n in counts)
-        batch = recipe["batch_size"]
-        images = "one image" if batch == 1 else f"{batch} images"
-        size = "x".join(str(n) for n in recipe["image_size"])
-        start = "given weights" if recipe["weights"] else f"random weights (seed {recipe['seed']})"
-        if recipe.get("captured"):
-            start = f"captured weights of round {recipe['rounds']}"
-        shared = what_is_shared(recipe)
-        if counts == [1]:
-            return f"one client of {images}, {size} px; {start}; it shares {shared}"
-        return f"{clients} clients of {images} each, {size} px; {start}; each shares {shared}"
-
-
-def what_is_shared(recipe: Mapping[str, Any]) -> str:
-    """What clients did and sent; of captured ones also what attacks take that for."""
-    if recipe["lr"] is None:
-        return "the gradient of one step"
-    steps = "1 step" if recipe["steps"] == 1 else f"{recipe['steps']} steps"
-    taken = f"{steps} of sgd, lr {recipe['lr']:g}"
-    did = recipe.get("clients_did")
-    if not did:
-        return f"weights after {taken}"
-    if did.startswith(f"{taken} ("):
-        return f"weights after {did}"
-    return f"weights after {did}; attacks take that for {taken}"
-
-
-def sections(result: AuditResult) -> list[Section]:
-    """The result by model and data set."""
-    found = [(f.model, f.data) for f in result.findings]
-    order = dict.fromkeys([*found, *((v.model, v.data) for v in result.verdicts)])
-    return [
-        Section(
-            model,
-            data,
-            tuple(f for f in result.findings if (f.model, f.data) == (model, data)),
-            tuple(v for v in result.verdicts if (v.model, v.data) == (model, data)),
-        )
-        for model, data in order
-    ]
 
 
 def headline(verdicts: Sequence[Verdict]) -> str:
@@ -126,55 +51,28 @@ CHIPS = {BROKEN: "broken", NOT_BROKEN: "not", NOT_SCORED: "unsure", NOT_TESTED: 
 """The page's class for each status."""
 
 
-def defense_name(defense: dict[str, Any]) -> str:
-    """A defense as it would be asked for, its numbers in any case.
-
-    >>> defense_name({"name": "pruning", "parameters": {"ratio": 0.9, "scope": "tensor"}})
-    'pruning(ratio=0.9)'
-    """
-    usual = parameters(DEFENSES[defense["name"]]())
-    member = DEFENSES[defense["name"]]
-    chosen = {
-        k: v
-        for k, v in defense["parameters"].items()
-        if v != usual.get(k, MISSING)
-        or (not isinstance(v, str) and k in (member.headline or usual))
-    }
-    return spell(defense["name"], chosen)
-
-
-def attack_name(finding: Finding) -> str:
-    """An attack with those of its parameters that are not the usual ones."""
-    usual = parameters(ATTACKS[finding.attack]())
-    chosen = {k: v for k, v in finding.attack_parameters.items() if v != usual.get(k, MISSING)}
-    return spell(finding.attack, chosen)
-
-
 def number(metric: str, value: float) -> str:
-    """A value as a reader wants it.
+    """A value of one of Keyhole's own metrics, rounded for a reader.
 
     >>> number("psnr", 26.349), number("reid", 0.5), number("mse", 3.2e-13)
     ('26.3', '50%', '3e-13')
     """
-    if metric in SHARES:
-        return f"{value:.0%}"
-    if 0 < abs(value) < 0.5 * 10 ** -DIGITS[metric]:
-        return f"{value:.0e}"
-    return f"{value:.{DIGITS[metric]}f}"
+    return METRICS[metric].format(value)
 
 
-def interval(metric: str, summary: Summary) -> str:
+def interval(metric: Metric, summary: Summary) -> str:
     """The mean's 95% interval; nothing where all images agree.
 
-    >>> [interval("ssim", Summary(0, low, high, 0, ())) for low, high in ((0.1, 0.2), (-0.2, -0.1))]
+    >>> ssim, ends = METRICS["ssim"], ((0.1, 0.2), (-0.2, -0.1))
+    >>> [interval(ssim, Summary(0, low, high, 0, ())) for low, high in ends]
     ['0.100–0.200', '-0.200 – -0.100']
     """
-    low, high = number(metric, summary.low), number(metric, summary.high)
+    low, high = metric.format(summary.low), metric.format(summary.high)
     dash = " – " if high.startswith("-") else "–"
     return "" if low == high else f"{low}{dash}{high}"
 
 
-def knows(finding: Finding) -> str:
+def describe_knowledge(finding: Finding) -> str:
     """What this attacker knew, in words."""
     words = []
     if finding.knowledge["defense"] is not None:
@@ -188,6 +86,30 @@ def knows(finding: Finding) -> str:
     if not finding.honest:
         words.append(f"altered the model: {finding.knowledge['altered_model']}")
     return ", ".join(words) or "knew model and update only"
+
+
+def caption_picture(finding: Finding, number: int) -> str:
+    """PSNR and SSIM of a kept picture, or else how sure the attacker is of it; "" of neither.
+
+    ``number`` counts the kept pictures, of which each client has one.
+    """
+    place = number * batch_size_of(finding)
+    if "psnr" in finding.metrics and "ssim" in finding.metrics:
+        psnr, ssim = (finding.metrics[name].per_image[place] for name in ("psnr", "ssim"))
+        return f"{METRICS['psnr'].format(psnr)} dB · SSIM {METRICS['ssim'].format(ssim)}"
+    confidence = confidence_at(finding, place)
+    return "" if confidence is None else f"confidence {confidence:.0%}"
+
+
+def confidence_at(finding: Finding, place: int) -> float | None:
+    """How sure the attacker is of one image; None where it does not say so of every image."""
+    complete = len(finding.confidence) == finding.victims * batch_size_of(finding)
+    return finding.confidence[place] if complete else None
+
+
+def batch_size_of(finding: Finding) -> int:
+    """Only the first image of each client's batch is kept as a picture."""
+    return int(finding.recipe["batch_size"])
 
 
 def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
@@ -259,6 +181,13 @@ def heat_sheet(pictures: Mapping[str, dict[str, Tensor]]) -> dict[str, list[Tens
     if plain is None:
         return {}
     return {"image": list(plain), **found}
+
+
+def heat_sheet_of(section: Section, store: Store) -> dict[str, list[Tensor]]:
+    """What the clients' networks look at without a defense and under each: columns by name."""
+    first = {label_defense(f.defense): f.key for f in reversed(section.findings)}
+    order = dict.fromkeys(label_defense(f.defense) for f in section.findings)
+    return heat_sheet({name: store.pictures(first[name]) for name in order})
 
 
 Film = list[tuple[int, Tensor]]

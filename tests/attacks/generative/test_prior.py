@@ -32,7 +32,7 @@ def test_a_loaded_generator_draws_the_same(
 ) -> None:
     network, path = saved
     loaded = load_generator(path)
-    codes, classes = network.codes(4, generator(0)), torch.tensor([0, 1, 2, 0])
+    codes, classes = network.sample_codes(4, generator(0)), torch.tensor([0, 1, 2, 0])
     torch.testing.assert_close(loaded(codes, classes), network(codes, classes), rtol=0, atol=0.01)
     save_generator(loaded, path.with_name("again.safetensors"), trained_on="nothing")
     again = load_generator(path.with_name("again.safetensors"))

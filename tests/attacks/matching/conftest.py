@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from keyhole.attacks import Reconstruction
+from keyhole.attacks.matching import runner
 from keyhole.data import ImageSet, denormalise, load
 from keyhole.defenses import Defense, NoDefense
 from keyhole.metrics import psnr
-from keyhole.models.dropout_sites import Record
+from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.seeds import derive, seeded_globally
 from keyhole.threat import Knowledge, Observation, Server
 from keyhole.update import Update
+from matching_runs import CHECK_INTERVAL, run
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,10 @@ def clients(digits: ImageSet) -> Clients:
             inputs = digits.normalise(digits.images(indices)).to(like)
             labels = digits.labels[list(indices)]
             net = copy.deepcopy(defense.on_model(model)).train(mode == "train").requires_grad_()
-            record = Record()
+            record = MaskRecorder()
             with seeded_globally(derive(0, "client", number)):
                 update = trained(net, inputs, labels, record, steps, lr, local or len(inputs))
-            masks = record.by_site()
+            masks = record.masks_by_site()
             knowledge = Knowledge(
                 shape=digits.shape,
                 classes=len(digits.classes),
@@ -85,7 +89,7 @@ def clients(digits: ImageSet) -> Clients:
                 labels=labels,
                 masks=masks,
                 client_mode="train" if mode == "train" else "eval",
-                defense=defense.spec,
+                defense=defense,
             )
             observation = server.receive(update, knowledge, client=number)
             found.append(Client(observation, inputs, labels, masks, digits))
@@ -98,7 +102,7 @@ def trained(
     net: nn.Module,
     inputs: Tensor,
     labels: Tensor,
-    record: Record,
+    record: MaskRecorder,
     steps: int,
     lr: float | None,
     local: int,
@@ -121,3 +125,31 @@ def trained(
     assert lr is not None
     change = {name: weight.detach() - before[name] for name, weight in named.items()}
     return Update(change, steps=steps, lr=lr, batch_size=local, examples=len(inputs))
+
+
+@pytest.fixture(scope="module")
+def one_thread() -> Iterator[None]:
+    """Whole batches are counted in runs; test_threads.py has them shared out."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def look_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "CHECK_INTERVAL", CHECK_INTERVAL)
+
+
+@pytest.fixture(scope="module")
+def seen(clients: Clients, one_thread: None) -> list[Any]:
+    """Five clients of a small model in double precision."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 24), nn.GELU(), nn.Linear(24, 10)).double()
+    return [c.observation for c in clients(model, [[3], [14], [25], [36], [47]])]
+
+
+@pytest.fixture(scope="module")
+def expected(seen: list[Any]) -> list[Reconstruction]:
+    """What becomes of the five when nothing goes wrong; looks do not change it."""
+    return run(seen)

@@ -15,9 +15,9 @@ from keyhole.attacks import (
     ITERATIVE,
     InvertingGradients,
     Matching,
-    WellInformed,
+    Wiig,
 )
-from keyhole.attacks.matching.precision import computing_in
+from keyhole.attacks.matching.precision import use_precision
 from keyhole.data import ImageSet
 from keyhole.defenses import Dropout, Gaussian, Pruning
 from keyhole.errors import BadValue, DoesNotFit
@@ -47,16 +47,16 @@ def knowing(observation: Observation, **what: Any) -> Observation:
 
 def test_an_attack_says_what_it_must_be_told(clients: Clients) -> None:
     assert InvertingGradients().given == {"labels"}
-    assert WellInformed().given == {"labels", "masks"}
+    assert Wiig().given == {"labels", "masks"}
     assert ATTACKS.parse("idlg").given == frozenset()
     assert ATTACKS.parse("wiig(labels='inferred')").given == {"masks"}
     seen = clients(small(), [[3]], Dropout(p=0.5))[0].observation
     with pytest.raises(DoesNotFit, match="must be given the labels"):
         InvertingGradients()(knowing(seen, labels=None))
     with pytest.raises(DoesNotFit, match="must be given the client's dropout masks"):
-        WellInformed()(knowing(seen, masks=None))
+        Wiig()(knowing(seen, masks=None))
     with pytest.raises(DoesNotFit, match="the client drops nothing"):
-        WellInformed()(clients(small(), [[3]])[0].observation)
+        Wiig()(clients(small(), [[3]])[0].observation)
 
 
 def test_labels_that_cannot_be_inferred_are_refused(clients: Clients) -> None:
@@ -140,7 +140,7 @@ def test_pixels_stay_between_black_and_white(clients: Clients, digits: ImageSet)
 @pytest.mark.parametrize("way", ["factored", "vmap", "loop"])
 def test_every_way_ends_at_the_same_image(clients: Clients, way: str) -> None:
     seen = clients(small().double(), [[3], [14]], Dropout(p=0.3))
-    attack = ATTACKS.parse(f"dia(iterations=25, way={way!r})")
+    attack = ATTACKS.parse(f"dia(iterations=25, backend={way!r})")
     plain = ATTACKS.parse("dia(iterations=25)")
     observations = [client.observation for client in seen]
     runs = [list(a.on_many(observations)) for a in (attack, plain)]
@@ -196,7 +196,7 @@ def test_a_digit_is_read_out_of_three_local_steps(
 def test_dropout_in_several_steps_is_undone_by_the_clients_masks(clients: Clients) -> None:
     seen = clients(small(), [[14]], Dropout(p=0.5), steps=3, lr=0.1)
     assert seen[0].masks[0].shape == (3, 30)
-    found = WellInformed(iterations=100)(seen[0].observation)
+    found = Wiig(iterations=100)(seen[0].observation)
     ignored = InvertingGradients(iterations=100)(seen[0].observation)
     assert found.diagnostics["loss"] < 0.01 < ignored.diagnostics["loss"]
     assert seen[0].decibels(found.images) > seen[0].decibels(ignored.images) + 5
@@ -246,9 +246,9 @@ def test_every_precision_reads_the_image(clients: Clients, mlp: nn.Module, preci
 def test_the_processes_own_precision_is_put_back() -> None:
     settings = (torch.backends.cuda.matmul, torch.backends.cudnn)
     before = [s.allow_tf32 for s in settings]
-    with computing_in("tf32"):
+    with use_precision("tf32"):
         assert [s.allow_tf32 for s in settings] == [True, True]
-        with computing_in("float32"):
+        with use_precision("float32"):
             assert [s.allow_tf32 for s in settings] == [False, False]
         assert [s.allow_tf32 for s in settings] == [True, True]
     assert [s.allow_tf32 for s in settings] == before

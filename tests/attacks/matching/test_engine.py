@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.attacks import ATTACKS
-from keyhole.attacks.matching.engine import Engine, stepper
-from keyhole.attacks.matching.match import BuiltMatch, Targets
-from keyhole.attacks.matching.problem import Problem
-from keyhole.attacks.matching.state import keep, put, select
+from keyhole.attacks.matching.engine import Engine, make_stepper
+from keyhole.attacks.matching.gradients.match import BuiltMatch, Targets
+from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.state import assign_where, overwrite_rows, select_rows
 from keyhole.defenses import Dropout
 from keyhole.models.dropout_sites import Site
 from keyhole.seeds import generator
@@ -20,17 +20,17 @@ Clients = Callable[..., list[Any]]
 
 
 @pytest.fixture
-def problem(clients: Clients) -> Problem:
+def problem(clients: Clients) -> MatchingProblem:
     torch.manual_seed(0)
     model = nn.Sequential(
         *(nn.Flatten(), nn.Linear(64, 6), nn.Dropout(0.0), nn.Linear(6, 4), nn.Dropout(0.0)),
         nn.Linear(4, 10),
     )
-    return Problem.of(clients(model, [[3]], Dropout(p=0.5))[0].observation)
+    return MatchingProblem.from_observation(clients(model, [[3]], Dropout(p=0.5))[0].observation)
 
 
-def engine_of(problem: Problem, text: str, iterations: int = 4) -> Engine:
-    return Engine(ATTACKS.parse(text).whole_recipe(problem), problem, iterations)
+def engine_of(problem: MatchingProblem, text: str, iterations: int = 4) -> Engine:
+    return Engine(ATTACKS.parse(text).build_all_parts(problem), problem, iterations)
 
 
 def start(engine: Engine, victims: list[int], given: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -56,7 +56,7 @@ def told(losses: list[list[float]]) -> Callable[[Tensor, Tensor, Any], BuiltMatc
     return matcher
 
 
-def test_the_guess_of_least_loss_is_kept(problem: Problem) -> None:
+def test_the_guess_of_least_loss_is_kept(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "ig(tv=0)", iterations=10)
     state = start(engine, [0, 1], {"labels": threes(2)})
     matcher = told([[0.5, 0.5], [0.2, 0.6], [0.4, 0.3]])
@@ -72,7 +72,7 @@ def test_the_guess_of_least_loss_is_kept(problem: Problem) -> None:
 
 
 def test_a_victim_ends_at_its_last_iteration_and_does_not_change_any_more(
-    problem: Problem,
+    problem: MatchingProblem,
 ) -> None:
     engine = engine_of(problem, "ig(tv=0)", iterations=2)
     state = start(engine, [0], {"labels": threes(1)})
@@ -87,7 +87,7 @@ def test_a_victim_ends_at_its_last_iteration_and_does_not_change_any_more(
     assert float(state["loss"]) == pytest.approx(0.4)
 
 
-def test_a_victim_ends_when_its_loss_is_small_enough(problem: Problem) -> None:
+def test_a_victim_ends_when_its_loss_is_small_enough(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "ig(tv=0, stop_below=0.25)", iterations=10)
     state = start(engine, [0, 1], {"labels": threes(2)})
     matcher = told([[0.5, 0.5], [0.2, 0.6]])
@@ -96,7 +96,7 @@ def test_a_victim_ends_when_its_loss_is_small_enough(problem: Problem) -> None:
     assert state["alive"].tolist() == [False, True]
 
 
-def test_a_victim_whose_loss_is_not_finite_is_marked(problem: Problem) -> None:
+def test_a_victim_whose_loss_is_not_finite_is_marked(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "ig(tv=0)", iterations=10)
     state = start(engine, [0, 1], {"labels": threes(2)})
     matcher = told([[0.5, 0.5], [0.2, float("nan")]])
@@ -107,14 +107,14 @@ def test_a_victim_whose_loss_is_not_finite_is_marked(problem: Problem) -> None:
     assert state["least"].tolist() == pytest.approx([0.2, 0.5])
 
 
-def test_a_stepper_takes_so_many_steps(problem: Problem) -> None:
+def test_a_stepper_takes_so_many_steps(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "ig(tv=0)", iterations=10)
     state = start(engine, [0], {"labels": threes(1)})
-    stepper(engine, state, told([[0.5], [0.4], [0.1]]))(3)
+    make_stepper(engine, state, told([[0.5], [0.4], [0.1]]))(3)
     assert int(state["iterations"]) == 3
 
 
-def test_first_guesses_are_each_victims_own(problem: Problem) -> None:
+def test_first_guesses_are_each_victims_own(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "dia")
     given = {"labels": threes(2)}
     both = start(engine, [4, 7], given)
@@ -127,7 +127,7 @@ def test_first_guesses_are_each_victims_own(problem: Problem) -> None:
     assert (both["value.pixels"] <= white).all()
 
 
-def test_masks_are_given_or_sought_or_sought_where_not_given(problem: Problem) -> None:
+def test_masks_are_given_or_sought_or_sought_where_not_given(problem: MatchingProblem) -> None:
     assert problem.sites == (Site(0.5, (6,)), Site(0.5, (4,)))
     sought = torch.rand(1, 1, 10)
     known = torch.cat([torch.tensor([[[1.0, 0, 1, 0, 1, 0]]]), torch.full((1, 1, 4), -1.0)], 2)
@@ -145,7 +145,7 @@ def test_masks_are_given_or_sought_or_sought_where_not_given(problem: Problem) -
     assert torch.equal(mixed[1], sought[..., 6:])
 
 
-def test_labels_that_are_sought_become_targets_that_sum_to_one(problem: Problem) -> None:
+def test_labels_that_are_sought_become_targets_that_sum_to_one(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "ig(labels='sought')")
     state = start(engine, [0], {})
     targets: list[Tensor] = []
@@ -161,11 +161,11 @@ def test_labels_that_are_sought_become_targets_that_sum_to_one(problem: Problem)
 
 def test_victims_are_selected_and_put_back() -> None:
     state = {"a": torch.arange(4.0), "b": torch.arange(8.0).view(4, 2)}
-    some = select(state, torch.tensor([3, 1]))
+    some = select_rows(state, torch.tensor([3, 1]))
     assert some["a"].tolist() == [3, 1]
     some["b"].zero_()
     assert state["b"].sum() == 28
-    put(state, torch.tensor([3, 1]), {"b": some["b"]})
+    overwrite_rows(state, torch.tensor([3, 1]), {"b": some["b"]})
     assert state["b"].sum(1).tolist() == [1, 0, 9, 0]
     assert state["a"].tolist() == [0, 1, 2, 3]
 
@@ -173,6 +173,6 @@ def test_victims_are_selected_and_put_back() -> None:
 def test_what_is_kept_is_kept_in_place() -> None:
     old = torch.zeros(3, 2)
     place = old.data_ptr()
-    keep(torch.tensor([True, False, True]), torch.ones(3, 2), old)
+    assign_where(torch.tensor([True, False, True]), torch.ones(3, 2), old)
     assert old.sum(1).tolist() == [2, 0, 2]
     assert old.data_ptr() == place

@@ -12,20 +12,20 @@ import torch
 from torch import nn
 
 from keyhole.attacks import ATTACKS, ITERATIVE, GradViT, Matching
-from keyhole.attacks.matching.objectives import Cosine, SquaredError
-from keyhole.attacks.matching.optimisers import LBFGS, Adam
-from keyhole.attacks.matching.priors import (
+from keyhole.attacks.matching.parts.objectives import Cosine, SquaredError
+from keyhole.attacks.matching.parts.optimisers import LBFGS, Adam
+from keyhole.attacks.matching.parts.priors import (
     BatchNormStatistics,
     DropRate,
     PatchSeams,
     PositionCosine,
     TotalVariation,
 )
-from keyhole.attacks.matching.problem import Problem
+from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.defenses import Dropout
 from keyhole.errors import DoesNotFit
 from keyhole.models import build
-from keyhole.models.anatomy import patch_embedding
+from keyhole.models.anatomy import find_patch_embedding
 
 Clients = Callable[..., list[Any]]
 EVERY = pytest.mark.parametrize("attack", ITERATIVE, ids=lambda a: a.name)
@@ -161,33 +161,33 @@ def test_an_attack_says_what_it_is(attack: type[Matching]) -> None:
 
 
 def test_each_row_has_the_parts_its_paper_names(clients: Clients, vit: nn.Module) -> None:
-    problem = Problem.of(clients(vit, [[3]], Dropout(p=0.25))[0].observation)
-    recipes = {attack.name: attack().recipe(problem) for attack in ITERATIVE}
-    priors = {name: {type(p) for p in recipe.priors} for name, recipe in recipes.items()}
-    assert isinstance(recipes["dlg"].optimiser, LBFGS)
-    assert ATTACKS.parse("dlg").whole_recipe(problem).labels is not None
-    assert ATTACKS.parse("idlg").whole_recipe(problem).labels is None
-    assert isinstance(recipes["dlg"].objective, SquaredError)
+    problem = MatchingProblem.from_observation(clients(vit, [[3]], Dropout(p=0.25))[0].observation)
+    parts_of = {attack.name: attack().build_parts(problem) for attack in ITERATIVE}
+    priors = {name: {type(p) for p in parts.priors} for name, parts in parts_of.items()}
+    assert isinstance(parts_of["dlg"].optimiser, LBFGS)
+    assert ATTACKS.parse("dlg").build_all_parts(problem).labels is not None
+    assert ATTACKS.parse("idlg").build_all_parts(problem).labels is None
+    assert isinstance(parts_of["dlg"].objective, SquaredError)
     for name in ("ig", "wiig", "dia"):
-        assert isinstance(recipes[name].objective, Cosine)
-        assert recipes[name].optimiser == Adam(lr=0.1, signed=("pixels",))
+        assert isinstance(parts_of[name].objective, Cosine)
+        assert parts_of[name].optimiser == Adam(lr=0.1, signed=("pixels",))
         assert priors[name] == {TotalVariation}
-    sought = recipes["dia"].seeking_masks(problem, 1e-4)
+    sought = parts_of["dia"].with_mask_search(problem, 1e-4)
     assert sought.masks is not None
     assert sought.priors[-1] == DropRate(1e-4, problem.sites)
-    assert sought.unknowns == (sought.picture, sought.masks)
+    assert sought.unknowns == (sought.images, sought.masks)
     assert PositionCosine in priors["april-iterative"]
-    assert recipes["april-iterative"].needs_whole
+    assert parts_of["april-iterative"].needs_full_gradients
     assert PatchSeams in priors["gradvit"]
     assert BatchNormStatistics in priors["gradinversion"]
-    assert recipes["gradinversion"].watches_statistics
-    assert not recipes["ig"].needs_whole
+    assert parts_of["gradinversion"].needs_statistics
+    assert not parts_of["ig"].needs_full_gradients
 
 
 def test_where_nothing_is_dropped_no_masks_are_sought(clients: Clients, mlp: nn.Module) -> None:
-    problem = Problem.of(clients(mlp, [[3]])[0].observation)
-    recipe = ATTACKS.parse("dia").recipe(problem)
-    assert recipe.seeking_masks(problem, 1e-4) is recipe
+    problem = MatchingProblem.from_observation(clients(mlp, [[3]])[0].observation)
+    parts = ATTACKS.parse("dia").build_parts(problem)
+    assert parts.with_mask_search(problem, 1e-4) is parts
 
 
 @pytest.mark.parametrize(
@@ -199,12 +199,16 @@ def test_where_nothing_is_dropped_no_masks_are_sought(clients: Clients, mlp: nn.
     ],
 )
 def test_the_patches_size_is_found(name: str, size: int, expected: tuple[int, int]) -> None:
-    found = patch_embedding(build(name, classes=10, channels=1, image_size=size), (1, size, size))
+    found = find_patch_embedding(
+        build(name, classes=10, channels=1, image_size=size), (1, size, size)
+    )
     assert not isinstance(found, str)
-    assert found.entrance.patch((1, size, size)) == expected
+    assert found.input_layer.patch_size((1, size, size)) == expected
 
 
 def test_seams_are_those_of_the_models_patches(clients: Clients, vit: nn.Module) -> None:
-    problem = Problem.of(clients(vit, [[3]])[0].observation)
-    (seams,) = [p for p in GradViT(seams=0.3).recipe(problem).priors if isinstance(p, PatchSeams)]
+    problem = MatchingProblem.from_observation(clients(vit, [[3]])[0].observation)
+    (seams,) = [
+        p for p in GradViT(seams=0.3).build_parts(problem).priors if isinstance(p, PatchSeams)
+    ]
     assert seams == PatchSeams(0.3, (4, 4), after=0.5)

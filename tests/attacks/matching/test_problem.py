@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from keyhole.attacks.matching.problem import Problem, label_orders
+from keyhole.attacks.matching.problem import MatchingProblem, enumerate_label_orders
 from keyhole.defenses import Dropout
 from keyhole.models import build
 from keyhole.models.dropout_sites import Site
@@ -16,8 +16,8 @@ from keyhole.models.dropout_sites import Site
 Clients = Callable[..., list[Any]]
 
 
-def problem_of(clients: Clients, model: nn.Module, *rest: Any, **options: Any) -> Problem:
-    return Problem.of(clients(model, *rest, **options)[0].observation)
+def problem_of(clients: Clients, model: nn.Module, *rest: Any, **options: Any) -> MatchingProblem:
+    return MatchingProblem.from_observation(clients(model, *rest, **options)[0].observation)
 
 
 def test_a_known_dropout_is_put_into_the_attackers_model(clients: Clients) -> None:
@@ -44,7 +44,7 @@ def test_clients_that_evaluate_drop_nothing(clients: Clients) -> None:
 
 def test_the_box_is_black_and_white_as_the_model_sees_them(clients: Clients) -> None:
     client = clients(build("mlp", classes=10, channels=1, image_size=8), [[3]])[0]
-    problem = Problem.of(client.observation)
+    problem = MatchingProblem.from_observation(client.observation)
     white, black = (
         client.data.normalise(torch.ones(1, 8, 8)),
         client.data.normalise(torch.zeros(1, 8, 8)),
@@ -79,19 +79,19 @@ def test_steps_take_the_images_in_order_and_then_again(
 ) -> None:
     model = build("mlp", classes=10, channels=1, image_size=8)
     problem = problem_of(clients, model, [[3, 4]], steps=steps, lr=0.1, local=local)
-    found = [problem.batch(step) for step in range(steps)]
+    found = [problem.batch_slice(step) for step in range(steps)]
     assert [(s.start, s.stop) for s in found] == expected
     assert problem.masked_samples == steps * local
 
 
 def test_labels_are_shared_out_among_batches_in_every_different_way() -> None:
-    ways = label_orders([3, 1, 2, 1], 2)
+    ways = enumerate_label_orders([3, 1, 2, 1], 2)
     assert ways[0] == (1, 3, 1, 2)
     assert len(set(ways)) == len(ways) == 4
     assert all(sorted(way) == [1, 1, 2, 3] for way in ways)
-    assert len(label_orders(range(4), 2)) == 6
-    assert len(label_orders(range(4), 1)) == 24
-    assert label_orders([5, 5], 1) == [(5, 5)]
+    assert len(enumerate_label_orders(range(4), 2)) == 6
+    assert len(enumerate_label_orders(range(4), 1)) == 24
+    assert enumerate_label_orders([5, 5], 1) == [(5, 5)]
 
 
 def test_an_order_of_labels_matters_only_where_steps_differ(clients: Clients) -> None:

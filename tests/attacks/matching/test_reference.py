@@ -18,12 +18,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.attacks import ATTACKS
-from keyhole.attacks.matching import factored
 from keyhole.attacks.matching.attack import Matching
 from keyhole.attacks.matching.engine import Engine
-from keyhole.attacks.matching.execution import choose
-from keyhole.attacks.matching.match import Targets
-from keyhole.attacks.matching.problem import Problem
+from keyhole.attacks.matching.gradients import factors
+from keyhole.attacks.matching.gradients.choice import choose_matcher
+from keyhole.attacks.matching.gradients.match import Targets
+from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.defenses import Dropout
 from keyhole.models import build
 from keyhole.seeds import generator
@@ -173,11 +173,11 @@ def reference(
 
 
 @dataclass(frozen=True)
-class Scene:
+class AttackSetting:
     """Three clients, an attack on them at its first guess, and what the reference makes of it."""
 
     attack: Matching
-    problem: Problem
+    problem: MatchingProblem
     gradients: list[dict[str, Tensor]]
     given: dict[str, Tensor]
     expected: list[list[Step]]
@@ -191,11 +191,11 @@ def attack_of(name: str) -> Matching:
     return attack
 
 
-def engine_of(attack: Matching, problem: Problem) -> Engine:
-    return Engine(attack.whole_recipe(problem), problem, ITERATIONS)
+def engine_of(attack: Matching, problem: MatchingProblem) -> Engine:
+    return Engine(attack.build_all_parts(problem), problem, ITERATIONS)
 
 
-def started(scene: Scene) -> tuple[Engine, dict[str, Tensor]]:
+def started(scene: AttackSetting) -> tuple[Engine, dict[str, Tensor]]:
     engine = engine_of(scene.attack, scene.problem)
     draws = [generator(0, "guess", victim) for victim in range(3)]
     given = {name: tensor.clone() for name, tensor in scene.given.items()}
@@ -203,20 +203,20 @@ def started(scene: Scene) -> tuple[Engine, dict[str, Tensor]]:
 
 
 @pytest.fixture(scope="module")
-def scene(clients: Clients) -> Callable[[str, str, int], Scene]:
+def scene(clients: Clients) -> Callable[[str, str, int], AttackSetting]:
     @cache
-    def make(model: str, attack: str, batch: int) -> Scene:
+    def make(model: str, attack: str, batch: int) -> AttackSetting:
         maker, forward = MODELS[model]
         net = maker().double()
         seen = clients(net, BATCHES[batch], Dropout(p=P))
-        parsed, problem = attack_of(attack), Problem.of(seen[0].observation)
+        parsed, problem = attack_of(attack), MatchingProblem.from_observation(seen[0].observation)
         weights = {name: weight.detach() for name, weight in net.named_parameters()}
         given = {"labels": torch.eye(10).double()[torch.stack([c.labels for c in seen])]}
         if attack == "wiig":
             flat = [torch.cat([m.flatten(1) for m in c.masks], 1) for c in seen]
             given["masks"] = torch.stack(flat).double()
         gradients = [client.observation.update.gradient() for client in seen]
-        first = Scene(parsed, problem, gradients, given, [])
+        first = AttackSetting(parsed, problem, gradients, given, [])
         _, state = started(first)
         black, white = (float(edge.flatten()) for edge in problem.box)
         sizes, shapes = [s.size for s in problem.sites], [s.shape for s in problem.sites]
@@ -241,30 +241,30 @@ def scene(clients: Clients) -> Callable[[str, str, int], Scene]:
 
 WAYS = ("factored", "products", "vmap", "loop")
 COMBINATIONS = [
-    (model, attack, batch, way)
+    (model, attack, batch, backend)
     for model, attack, batch in product(MODELS, ("ig", "wiig", "dia"), (1, 2))
-    for way in (WAYS if (model, batch) != ("vit", 2) else WAYS[:1])
+    for backend in (WAYS if (model, batch) != ("vit", 2) else WAYS[:1])
 ]
 
 
-@pytest.mark.parametrize(("model", "attack", "batch", "way"), COMBINATIONS)
+@pytest.mark.parametrize(("model", "attack", "batch", "backend"), COMBINATIONS)
 def test_every_step_is_the_references(
     monkeypatch: pytest.MonkeyPatch,
-    scene: Callable[[str, str, int], Scene],
+    scene: Callable[[str, str, int], AttackSetting],
     model: str,
     attack: str,
     batch: int,
-    way: str,
+    backend: str,
 ) -> None:
     """``products``: factored, and no gradient is built or target kept whole for being small."""
-    if way == "products":
-        monkeypatch.setattr(factored, "SMALL", 0)
+    if backend == "products":
+        monkeypatch.setattr(factors, "ALWAYS_BUILT", 0)
     set_up = scene(model, attack, batch)
     engine, state = started(set_up)
     targets = Targets.stack(set_up.gradients, set_up.problem.like, unit=True)
-    asked: Any = "factored" if way == "products" else way
-    matcher, notes = choose(set_up.problem, targets, way=asked)
-    assert matcher.how == asked
+    asked: Any = "factored" if backend == "products" else backend
+    matcher, notes = choose_matcher(set_up.problem, targets, backend=asked)
+    assert matcher.backend == asked
     assert notes == []
     sizes = [site.size for site in set_up.problem.sites]
     for number in range(ITERATIONS):
@@ -285,7 +285,9 @@ def test_every_step_is_the_references(
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_the_reference_gets_somewhere(scene: Callable[[str, str, int], Scene], model: str) -> None:
+def test_the_reference_gets_somewhere(
+    scene: Callable[[str, str, int], AttackSetting], model: str
+) -> None:
     """Otherwise it would test little: losses fall and masks move."""
     runs = [steps for attack in ("ig", "wiig", "dia") for steps in scene(model, attack, 1).expected]
     assert all(min(step.loss for step in steps) < steps[0].loss - 0.01 for steps in runs)
@@ -293,7 +295,7 @@ def test_the_reference_gets_somewhere(scene: Callable[[str, str, int], Scene], m
         assert any(((mask > 0) & (mask < 1)).any() for mask in steps[-1].masks)
 
 
-def test_some_of_the_references_rates_fall(scene: Callable[[str, str, int], Scene]) -> None:
+def test_some_of_the_references_rates_fall(scene: Callable[[str, str, int], AttackSetting]) -> None:
     runs = [steps for attack in ("ig", "wiig", "dia") for steps in scene("vit", attack, 1).expected]
     rates = [steps[-1].rate for steps in runs]
     assert min(rates) < 0.5 < max(rates)

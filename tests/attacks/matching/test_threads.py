@@ -80,5 +80,5 @@ def test_a_model_that_is_not_factored_runs_in_one_batch(
     clients: Clients, threads: Callable[[int], None]
 ) -> None:
     threads(2)
-    found = attacked(clients, "mlp", InvertingGradients(iterations=2, way="vmap"))
+    found = attacked(clients, "mlp", InvertingGradients(iterations=2, backend="vmap"))
     assert [f.diagnostics["iterations"] for f in found] == [2, 2, 2]

@@ -10,7 +10,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from keyhole.attacks.membership import Labelled, Question, Recipe
+from keyhole.attacks.membership import LabelledImages, MembershipProblem, TargetTraining
 from keyhole.defenses import ClientSide, Defense
 from keyhole.federation import LocalTraining
 from keyhole.seeds import generator, seeded_globally
@@ -39,11 +39,11 @@ def network(seed: int) -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.Linear(36, 32), nn.ReLU(), nn.Linear(32, CLASSES))
 
 
-def noise(count: int, name: str) -> Labelled:
+def noise(count: int, name: str) -> LabelledImages:
     """Images and labels that have nothing to do with each other: all that helps is memory."""
     draw = generator(0, "noise", name)
     images = torch.rand(count, 1, 6, 6, generator=draw)
-    return Labelled(images, torch.randint(CLASSES, (count,), generator=draw))
+    return LabelledImages(images, torch.randint(CLASSES, (count,), generator=draw))
 
 
 @pytest.fixture(scope="session")
@@ -52,27 +52,27 @@ def negative() -> Defense:
 
 
 @pytest.fixture(scope="session")
-def recipe() -> Recipe:
-    training = LocalTraining(lr=0.01, epochs=25, batch_size=20, optimiser="adam")
-    return Recipe(network=network, training=training, mean=(0.5,), std=(0.25,))
+def training() -> TargetTraining:
+    local = LocalTraining(lr=0.01, epochs=25, batch_size=20, optimiser="adam")
+    return TargetTraining(network=network, local=local, mean=(0.5,), std=(0.25,))
 
 
-Ask = Callable[[Recipe], Question]
+Ask = Callable[[TargetTraining], MembershipProblem]
 
 
 @pytest.fixture(scope="session")
 def ask() -> Ask:
-    """The question about a model trained on the first half of the candidates."""
+    """The problem about a model trained on the first half of the candidates."""
     members, others, public = (noise(MEMBERS, n) for n in ("members", "others", "public"))
-    public = public.beside(noise(2 * MEMBERS, "more"))
+    public = public.concatenate(noise(2 * MEMBERS, "more"))
 
-    def question(recipe: Recipe) -> Question:
-        (model,) = next(recipe.trained([members], [1]))
-        return Question(model, members.beside(others), public, recipe, MEMBERS)
+    def problem(training: TargetTraining) -> MembershipProblem:
+        (model,) = next(training.train_models([members], [1]))
+        return MembershipProblem(model, members.concatenate(others), public, training, MEMBERS)
 
-    return question
+    return problem
 
 
 @pytest.fixture(scope="session")
-def question(recipe: Recipe, ask: Ask) -> Question:
-    return ask(recipe)
+def problem(training: TargetTraining, ask: Ask) -> MembershipProblem:
+    return ask(training)

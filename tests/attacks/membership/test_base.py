@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole.attacks.membership import LossThreshold, Question
-from keyhole.attacks.membership.base import confidence, cross_entropy, logits_of
+from keyhole.attacks.membership import LossThreshold, MembershipProblem
+from keyhole.attacks.membership.base import compute_logits, confidence, cross_entropy
 from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
 
@@ -41,43 +41,43 @@ def test_the_loss_is_the_cross_entropy(scale: float) -> None:
 
 
 def test_every_model_sees_the_same_views_and_every_view_is_another(
-    question: Question, negative: Defense
+    problem: MembershipProblem, negative: Defense
 ) -> None:
-    aware = replace(question, recipe=replace(question.recipe, defense=negative))
-    images = question.candidates.images
+    aware = replace(problem, training=replace(problem.training, defense=negative))
+    images = problem.candidates.images
     first, again, second = (aware.inputs(images, view) for view in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.allclose(first, second)
     assert torch.allclose(first, (1 - images - 0.5) / 0.25, atol=1.5)
     assert torch.equal(aware.inputs(images, None), (images - 0.5) / 0.25)
-    logits = aware.outputs([aware.model, aware.model], aware.candidates, 3)
+    logits = aware.query([aware.model, aware.model], aware.candidates, 3)
     assert logits.shape == (2, 3, len(images), 4)
     assert torch.equal(logits[0], logits[1])
-    assert torch.equal(logits[0, 1], logits_of(aware.model, second))
+    assert torch.equal(logits[0, 1], compute_logits(aware.model, second))
 
 
 def test_images_that_are_augmented_in_training_have_views_as_well(
-    question: Question, same_rng: Callable[[], bool]
+    problem: MembershipProblem, same_rng: Callable[[], bool]
 ) -> None:
-    training = replace(question.recipe.training, augment=True)
-    aware = replace(question, recipe=replace(question.recipe, training=training))
-    assert (question.looks(5), aware.looks(5), aware.looks(0)) == (0, 5, 0)
-    views = [aware.inputs(question.candidates.images, view) for view in (0, 0, 1)]
+    local = replace(problem.training.local, augment=True)
+    aware = replace(problem, training=replace(problem.training, local=local))
+    assert (problem.useful_views(5), aware.useful_views(5), aware.useful_views(0)) == (0, 5, 0)
+    views = [aware.inputs(problem.candidates.images, view) for view in (0, 0, 1)]
     assert torch.equal(views[0], views[1])
     assert not torch.equal(views[0], views[2])
     assert same_rng()
 
 
-def test_where_all_views_are_alike_there_is_one(question: Question) -> None:
-    assert question.outputs([question.model], question.candidates, 7).shape[1] == 1
-    one, seven = (LossThreshold(views=views)(question) for views in (0, 7))
+def test_where_all_views_are_alike_there_is_one(problem: MembershipProblem) -> None:
+    assert problem.query([problem.model], problem.candidates, 7).shape[1] == 1
+    one, seven = (LossThreshold(views=views)(problem) for views in (0, 7))
     assert torch.equal(one, seven)
 
 
 def test_a_model_is_asked_as_it_is_used_and_left_as_it_was() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(4, 2)).train()
     inputs = torch.rand(600, 1, 2, 2)
-    found = logits_of(model, inputs)
+    found = compute_logits(model, inputs)
     assert model.training
     assert torch.allclose(found, model[2](inputs.flatten(1)).double(), atol=1e-6)
     assert found.dtype == torch.float64
@@ -87,4 +87,4 @@ def test_a_model_that_learned_nothing_but_infinity_is_refused() -> None:
     broken = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     nn.init.constant_(broken[1].weight, torch.nan)
     with pytest.raises(DoesNotFit, match=r"not finite.*lower --lr"):
-        logits_of(broken, torch.rand(3, 1, 2, 2))
+        compute_logits(broken, torch.rand(3, 1, 2, 2))

@@ -11,11 +11,11 @@ import torch
 
 from keyhole.attacks.membership import (
     MEMBERSHIP,
-    Labelled,
+    LabelledImages,
     Lira,
     LossThreshold,
     MembershipAttack,
-    Question,
+    MembershipProblem,
     ShadowModels,
 )
 from keyhole.errors import BadValue, UnknownName
@@ -30,42 +30,44 @@ def test_all_are_tried_here() -> None:
 
 
 def test_nothing_that_an_attacker_is_given_says_who_is_a_member() -> None:
-    given = {f.name for f in fields(Question)}
-    assert given == {"model", "candidates", "public", "recipe", "members", "seed"}
-    assert {f.name for f in fields(Labelled)} == {"images", "labels"}
+    given = {f.name for f in fields(MembershipProblem)}
+    assert given == {"model", "candidates", "public", "training", "members", "seed"}
+    assert {f.name for f in fields(LabelledImages)} == {"images", "labels"}
 
 
 @EVERY
 def test_where_no_candidate_was_a_member_nobody_finds_one(
-    attack: MembershipAttack, question: Question
+    attack: MembershipAttack, problem: MembershipProblem
 ) -> None:
-    public = question.public
-    (model,) = next(question.recipe.trained([public.take(torch.arange(40))], [1]))
-    scores = attack(replace(question, model=model))
+    public = problem.public
+    (model,) = next(problem.training.train_models([public.take(torch.arange(40))], [1]))
+    scores = attack(replace(problem, model=model))
     assert 0.35 < auc(scores[:40], scores[40:]) < 0.65
 
 
 @EVERY
 def test_the_seed_decides_and_the_model_stays_as_it_was(
-    attack: MembershipAttack, question: Question, same_rng: Callable[[], bool]
+    attack: MembershipAttack, problem: MembershipProblem, same_rng: Callable[[], bool]
 ) -> None:
-    before = copy.deepcopy(question.model.state_dict())
-    one, same, other = (attack(replace(question, seed=seed)) for seed in (1, 1, 2))
+    before = copy.deepcopy(problem.model.state_dict())
+    one, same, other = (attack(replace(problem, seed=seed)) for seed in (1, 1, 2))
     assert torch.equal(one, same)
-    assert torch.equal(one, other) == (attack.trains == 0)
+    assert torch.equal(one, other) == (attack.own_models == 0)
     assert one.dtype == torch.float64
     assert one.isfinite().all()
-    assert all(torch.equal(v, before[k]) for k, v in question.model.state_dict().items())
+    assert all(torch.equal(v, before[k]) for k, v in problem.model.state_dict().items())
     assert same_rng()
 
 
 @EVERY
-def test_it_says_what_it_is_and_what_it_knew(attack: MembershipAttack, question: Question) -> None:
+def test_it_says_what_it_is_and_what_it_knew(
+    attack: MembershipAttack, problem: MembershipProblem
+) -> None:
     assert attack.summary
     assert attack.paper
     assert MEMBERSHIP.parse(str(attack)) == attack
-    known = attack.knowledge(question)
-    assert known["own_models"] == attack.trains
+    known = attack.knowledge(problem)
+    assert known["own_models"] == attack.own_models
     assert known["views"] == 0
 
 

@@ -9,9 +9,9 @@ import torch
 from scipy.stats import norm
 from torch import nn
 
-from keyhole.attacks.membership import Labelled, Lira, Question, Recipe
+from keyhole.attacks.membership import LabelledImages, Lira, MembershipProblem, TargetTraining
 from keyhole.attacks.membership.base import confidence
-from keyhole.attacks.membership.recipe import Told
+from keyhole.attacks.membership.target_training import ReportTrained
 from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
 from keyhole.metrics.membership import auc
@@ -25,32 +25,35 @@ def area(scores: torch.Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class Ready(Recipe):
+class Ready(TargetTraining):
     """Hands out models as they are before any training."""
 
-    def trained(
-        self, sets: Sequence[Labelled], seeds: Sequence[int], told: Told | None = None
+    def train_models(
+        self,
+        sets: Sequence[LabelledImages],
+        seeds: Sequence[int],
+        report: ReportTrained | None = None,
     ) -> Iterator[list[nn.Module]]:
         yield [self.network(seed) for seed in seeds]
 
 
-def untrained(question: Question, defense: Defense) -> Question:
-    recipe = question.recipe
-    ready = Ready(recipe.network, recipe.training, recipe.mean, recipe.std, defense)
-    return replace(question, recipe=ready)
+def untrained(problem: MembershipProblem, defense: Defense) -> MembershipProblem:
+    training = problem.training
+    ready = Ready(training.network, training.local, training.mean, training.std, defense)
+    return replace(problem, training=ready)
 
 
 @pytest.mark.parametrize("variance", ["global", "each"])
 @pytest.mark.parametrize("variant", ["online", "offline"])
 def test_the_score_is_the_likelihood_ratio(
-    variant: str, variance: str, question: Question, negative: Defense
+    variant: str, variance: str, problem: MembershipProblem, negative: Defense
 ) -> None:
     attack = Lira(shadows=8, variant=variant, variance=variance, views=3)
-    asked = untrained(question, negative)
-    models = [asked.recipe.network(derive(asked.seed, "lira", i)) for i in range(8)]
-    logits = asked.outputs([asked.model, *models], asked.candidates, 3)
+    asked = untrained(problem, negative)
+    models = [asked.training.network(derive(asked.seed, "lira", i)) for i in range(8)]
+    logits = asked.query([asked.model, *models], asked.candidates, 3)
     target, *shadows = np.asarray(confidence(logits, asked.candidates.labels))
-    inside = np.asarray(attack.sets(asked)[1])
+    inside = np.asarray(attack.shadow_sets(asked)[1])
 
     def gaussian(chosen: np.ndarray, view: int, image: int) -> tuple[float, float]:
         own = [shadows[s][view, image] for s in range(8) if chosen[s, image]]
@@ -75,55 +78,53 @@ def test_the_score_is_the_likelihood_ratio(
         assert float(scores[image]) == pytest.approx(np.mean(per_view), rel=1e-4, abs=1e-4)
 
 
-def test_online_every_candidate_is_in_half_of_the_models(question: Question) -> None:
-    sets, inside = Lira(shadows=6).sets(question)
+def test_online_every_candidate_is_in_half_of_the_models(problem: MembershipProblem) -> None:
+    sets, inside = Lira(shadows=6).shadow_sets(problem)
     assert inside.sum(0).tolist() == [3] * 80
     assert inside.sum(1).tolist() == [40] * 6
     assert torch.equal(inside[0], ~inside[1])
     assert not torch.equal(inside[0], inside[2])
     for chosen, members in zip(inside, sets, strict=True):
-        assert pixels(members) == pixels(question.candidates.take(chosen.nonzero().flatten()))
+        assert pixels(members) == pixels(problem.candidates.take(chosen.nonzero().flatten()))
 
 
-def test_public_images_fill_a_set_up_to_the_size_of_the_members(question: Question) -> None:
-    larger = replace(question, members=50)
-    sets, inside = Lira(shadows=4).sets(larger)
-    public = pixels(question.public)
+def test_public_images_fill_a_set_up_to_the_size_of_the_members(problem: MembershipProblem) -> None:
+    larger = replace(problem, members=50)
+    sets, inside = Lira(shadows=4).shadow_sets(larger)
+    public = pixels(problem.public)
     for chosen, members in zip(inside, sets, strict=True):
-        own = pixels(question.candidates.take(chosen.nonzero().flatten()))
+        own = pixels(problem.candidates.take(chosen.nonzero().flatten()))
         assert len(members) == 50
         assert own < pixels(members)
         assert pixels(members) - own <= public
 
 
-def test_offline_no_candidate_is_trained_on(question: Question) -> None:
-    sets, inside = Lira(shadows=4, variant="offline").sets(question)
+def test_offline_no_candidate_is_trained_on(problem: MembershipProblem) -> None:
+    sets, inside = Lira(shadows=4, variant="offline").shadow_sets(problem)
     assert not inside.any()
-    assert all(
-        len(members) == 40 and pixels(members) <= pixels(question.public) for members in sets
-    )
+    assert all(len(members) == 40 and pixels(members) <= pixels(problem.public) for members in sets)
     assert len({frozenset(pixels(members)) for members in sets}) == 4
 
 
-def pixels(images: Labelled) -> set[bytes]:
+def pixels(images: LabelledImages) -> set[bytes]:
     return {image.numpy().tobytes() for image in images.images}
 
 
 @pytest.mark.parametrize(
     ("variant", "least"), [("online", 0.95), ("offline", 0.85)], ids=["online", "offline"]
 )
-def test_members_are_found(variant: str, least: float, question: Question) -> None:
-    told: list[int] = []
-    scores = Lira(shadows=6, variant=variant)(question, told.append)
+def test_members_are_found(variant: str, least: float, problem: MembershipProblem) -> None:
+    reports: list[int] = []
+    scores = Lira(shadows=6, variant=variant)(problem, reports.append)
     assert area(scores) > least
-    assert sum(told) == 6
+    assert sum(reports) == 6
 
 
 def test_who_knows_the_defense_looks_through_it(
-    recipe: Recipe, ask: Callable[[Recipe], Question], negative: Defense
+    training: TargetTraining, ask: Callable[[TargetTraining], MembershipProblem], negative: Defense
 ) -> None:
-    aware = ask(replace(recipe, defense=negative))
-    naive = replace(aware, recipe=aware.recipe.undefended())
+    aware = ask(replace(training, defense=negative))
+    naive = replace(aware, training=aware.training.undefended())
     assert area(Lira(shadows=6)(naive)) < 0.75
     assert area(Lira(shadows=6, views=4)(aware)) > 0.95
 
@@ -131,27 +132,29 @@ def test_who_knows_the_defense_looks_through_it(
 def test_few_models_share_one_variance_and_many_have_their_own() -> None:
     phi = torch.randn(64, 1, 5, generator=torch.Generator().manual_seed(0))
     chosen = torch.ones(64, 5, dtype=torch.bool)
-    assert len(Lira(shadows=62).gaussians(phi, chosen)[1].unique()) == 1
-    assert len(Lira(shadows=64).gaussians(phi, chosen)[1].unique()) == 5
+    assert len(Lira(shadows=62).fit_gaussians(phi, chosen)[1].unique()) == 1
+    assert len(Lira(shadows=64).fit_gaussians(phi, chosen)[1].unique()) == 5
 
 
 def test_models_that_all_agree_do_not_divide_by_zero() -> None:
     attack = Lira(shadows=4)
-    mean, deviation = attack.gaussians(torch.ones(4, 1, 3), torch.ones(4, 3, dtype=torch.bool))
+    mean, deviation = attack.fit_gaussians(torch.ones(4, 1, 3), torch.ones(4, 3, dtype=torch.bool))
     assert torch.equal(mean, torch.ones(1, 3))
     assert (deviation > 0).all()
 
 
-def test_what_cannot_be_asked_is_refused_and_what_is_odd_is_told(question: Question) -> None:
-    assert Lira().notes(question) == []
-    few = replace(question, public=question.public.take(torch.arange(1)))
+def test_what_cannot_be_asked_is_refused_and_what_is_odd_is_told(
+    problem: MembershipProblem,
+) -> None:
+    assert Lira().notes(problem) == []
+    few = replace(problem, public=problem.public.take(torch.arange(1)))
     with pytest.raises(DoesNotFit, match="needs 2 public images or more, and there are 1: pass"):
         Lira(variant="offline")(few)
-    some = replace(question, public=question.public.take(torch.arange(20)))
+    some = replace(problem, public=problem.public.take(torch.arange(20)))
     assert "trained on 20 images" in Lira(variant="offline").notes(some)[0]
 
 
 def test_its_text_makes_it_again() -> None:
     attack = Lira(shadows=32, variant="offline")
-    assert parse_call(attack.called) == ("lira", {"shadows": 32, "variant": "offline"})
+    assert parse_call(attack.label) == ("lira", {"shadows": 32, "variant": "offline"})
     assert parse_call(str(attack))[1].keys() == {"views", "shadows", "variant", "variance"}

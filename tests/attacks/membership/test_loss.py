@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from keyhole.attacks.membership import LossThreshold, Question, Recipe
+from keyhole.attacks.membership import LossThreshold, MembershipProblem, TargetTraining
 from keyhole.defenses import Defense
 from keyhole.metrics.membership import auc
 
@@ -17,30 +17,32 @@ def area(scores: torch.Tensor) -> float:
     return auc(scores[:half], scores[half:])
 
 
-def test_the_score_is_minus_the_loss(question: Question) -> None:
-    asked = question.candidates
-    logits = question.model((asked.images - 0.5) / 0.25)
+def test_the_score_is_minus_the_loss(problem: MembershipProblem) -> None:
+    asked = problem.candidates
+    logits = problem.model((asked.images - 0.5) / 0.25)
     expected = -F.cross_entropy(logits, asked.labels, reduction="none")
-    assert torch.allclose(LossThreshold()(question), expected.double(), atol=1e-5)
+    assert torch.allclose(LossThreshold()(problem), expected.double(), atol=1e-5)
 
 
-def test_what_was_learned_by_heart_is_told_from_what_was_not(question: Question) -> None:
-    assert area(LossThreshold()(question)) > 0.95
+def test_what_was_learned_by_heart_is_told_from_what_was_not(problem: MembershipProblem) -> None:
+    assert area(LossThreshold()(problem)) > 0.95
 
 
 def test_who_looks_at_clean_images_misses_what_was_learned_from_others(
-    recipe: Recipe, ask: Callable[[Recipe], Question], negative: Defense
+    training: TargetTraining, ask: Callable[[TargetTraining], MembershipProblem], negative: Defense
 ) -> None:
-    aware = ask(replace(recipe, defense=negative))
-    naive = replace(aware, recipe=aware.recipe.undefended())
+    aware = ask(replace(training, defense=negative))
+    naive = replace(aware, training=aware.training.undefended())
     assert area(LossThreshold(views=8)(naive)) < 0.75
     assert area(LossThreshold(views=8)(aware)) > 0.95
 
 
 @pytest.mark.parametrize("reduce", ["mean", "min"])
-def test_losses_of_the_views_become_one(reduce: str, question: Question, negative: Defense) -> None:
-    aware = replace(question, recipe=replace(question.recipe, defense=negative))
-    asked = question.candidates
+def test_losses_of_the_views_become_one(
+    reduce: str, problem: MembershipProblem, negative: Defense
+) -> None:
+    aware = replace(problem, training=replace(problem.training, defense=negative))
+    asked = problem.candidates
     losses = torch.stack(
         [
             F.cross_entropy(

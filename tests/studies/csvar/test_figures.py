@@ -10,15 +10,16 @@ import pytest
 import torch
 from PIL import Image
 
-from keyhole.studies.csvar.figures import (
-    by_defense,
-    by_epoch,
-    by_generators,
-    drawn,
-    roc_curves,
-    seen,
+from keyhole_studies.csvar import STUDY
+from keyhole_studies.csvar.figures import (
+    draw_drawings,
+    draw_roc,
+    draw_seen,
+    lines_by_defense,
+    lines_by_epoch,
+    read_drawings,
 )
-from keyhole.studies.csvar.generation import sheet
+from keyhole_studies.csvar.generation import save_sheet
 
 TRIAL = {
     "epochs": 3,
@@ -37,36 +38,33 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_lines_say_whose_they_are(results: Path) -> None:
-    assert [words for words, _ in by_epoch(results)] == ["3 epochs, AUC 0.75"]
-    assert [words for words, _ in by_defense(results)] == [
+    assert [words for words, _ in lines_by_epoch(STUDY, results)] == ["3 epochs, AUC 0.75"]
+    assert [words for words, _ in lines_by_defense(STUDY, results)] == [
         "CSVAR, loss (naive), AUC 0.75",
         "CSVAR, lira (naive), AUC 0.90",
     ]
-    assert list(by_epoch(results / "nothing")) == []
+    assert list(lines_by_epoch(STUDY, results / "nothing")) == []
 
 
 def test_drawings_of_a_gan_are_shown_with_their_defense(tmp_path: Path) -> None:
-    row = sheet(torch.rand(3, 1, 8, 8), tmp_path / "row.png")
-    for name, defense, attacker in (
-        ("gan-mnist-csvar-known", "csvar", "adaptive"),
-        ("gan-faces-none", "none", "paper"),
-    ):
-        told = {"data": "mnist", "defense": defense, "attacker": attacker}
-        told["drawn"] = base64.b64encode(row.read_bytes()).decode()
-        (tmp_path / f"{name}.json").write_text(json.dumps(told))
-    found = list(by_generators(tmp_path))
-    assert [words for words, _ in found] == ["MNIST, CSVAR, known", "MNIST, vanilla"]
+    row = save_sheet(torch.rand(3, 1, 8, 8), tmp_path / "row.png")
+    for name in ("gan-mnist-csvar-known", "gan-faces-none"):
+        result = {"drawn": base64.b64encode(row.read_bytes()).decode()}
+        (tmp_path / f"{name}.json").write_text(json.dumps(result))
+    found = list(read_drawings(STUDY, tmp_path))
+    assert [words for words, _ in found] == ["MNIST, CSVAR, known", "faces, vanilla"]
     assert found[0][1].shape == (8, 24, 3)
-    with Image.open(drawn(found, tmp_path / "drawn.png")) as picture:
+    with Image.open(draw_drawings(found, tmp_path / "drawn.png")) as picture:
         assert picture.width > picture.height
-    assert list(by_generators(tmp_path / "nothing")) == []
+    assert list(read_drawings(STUDY, tmp_path / "nothing")) == []
 
 
 def test_curves_are_drawn(results: Path, tmp_path: Path) -> None:
-    with Image.open(roc_curves(list(by_defense(results)), tmp_path / "roc.png")) as picture:
+    lines = list(lines_by_defense(STUDY, results))
+    with Image.open(draw_roc(lines, tmp_path / "roc.png")) as picture:
         assert picture.width > picture.height
 
 
 def test_what_is_seen_is_drawn(tmp_path: Path) -> None:
-    with Image.open(seen(32, tmp_path / "seen.png")) as picture:
+    with Image.open(draw_seen(32, tmp_path / "seen.png")) as picture:
         assert picture.width > picture.height

@@ -1,4 +1,4 @@
-"""Figure 6's piece, on digits and for two rounds."""
+"""Figure 6's experiment, on digits and for two rounds."""
 
 from __future__ import annotations
 
@@ -7,24 +7,33 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from keyhole.attacks.generative import Hitaj
-from keyhole.audit.progress import Silent
 from keyhole.data import load
-from keyhole.studies import STUDIES
-from keyhole.studies.base import Setting
-from keyhole.studies.csvar.generation import SCENERIES, GanPiece, Scenery, by_class, independent
-from keyhole.studies.csvar.pieces import generated
+from keyhole.progress import NullProgress
+from keyhole_studies.base import StudyContext
+from keyhole_studies.csvar import STUDY
+from keyhole_studies.csvar.generation import (
+    GanExperiment,
+    GanSetup,
+    split_by_class,
+    train_classifier,
+)
+from keyhole_studies.hitaj import Hitaj
 
-SMALL = Scenery(
-    "digits", "16", 8, 40, Hitaj(target=7, rounds=2, steps=2, batch=4, fakes=4, features=4)
+SMALL = GanSetup(
+    data="digits",
+    data_name="digits",
+    size="16",
+    images=8,
+    apart=40,
+    attack=Hitaj(target=7, rounds=2, steps=2, batch=4, fakes=4, features=4),
 )
 
 
 @pytest.mark.parametrize(("defense", "adaptive"), [("none", False), ("csvar", True)])
-def test_a_piece_is_played_and_judged(defense: str, adaptive: bool, tmp_path: Path) -> None:
-    setting = Setting(runs=tmp_path, data_dir=None, device="cpu", progress=Silent())
-    piece = GanPiece("gan-digits", SMALL, defense, adaptive)
-    found = piece.measure(STUDIES["csvar"], setting)
+def test_an_experiment_is_run_and_judged(defense: str, adaptive: bool, tmp_path: Path) -> None:
+    context = StudyContext(runs=tmp_path, data_dir=None, device="cpu", progress=NullProgress())
+    experiment = GanExperiment("gan-digits", SMALL, defense, adaptive)
+    found = experiment.measure(STUDY, context)
     assert found["piece"] == "gan-digits"
     assert found["attacker"] == ("adaptive" if adaptive else "paper")
     assert set(found["generated"]) == set(found["noise"]) == set(found["others"])
@@ -35,7 +44,7 @@ def test_a_piece_is_played_and_judged(defense: str, adaptive: bool, tmp_path: Pa
 
 def test_clients_and_judge_have_different_images() -> None:
     data = load("digits")
-    held, spare = by_class(data, SMALL, seed=0)
+    held, spare = split_by_class(data, SMALL, seed=0)
     assert [len(each) for each in held] == [8] * 10
     for label, (ours, theirs) in enumerate(zip(held, spare, strict=True)):
         assert not set(ours) & set(theirs)
@@ -44,12 +53,15 @@ def test_clients_and_judge_have_different_images() -> None:
 
 def test_the_judge_s_classifier_can_tell_classes() -> None:
     data = load("digits")
-    held, spare = by_class(data, SMALL, seed=0)
-    _, right = independent(data, held, spare, seed=0)
+    held, spare = split_by_class(data, SMALL, seed=0)
+    _, right = train_classifier(data, held, spare, seed=0)
     assert right > 0.7
 
 
 def test_every_defense_meets_an_adversary_who_knows_it() -> None:
-    names = {piece.name for piece in generated()}
-    for data in SCENERIES:
+    known = {e.name: e for e in STUDY.experiments if isinstance(e, GanExperiment)}
+    names = set(known)
+    for data in ("mnist", "faces"):
         assert {f"gan-{data}-none", f"gan-{data}-csvar", f"gan-{data}-csvar-known"} <= names
+        assert known[f"gan-{data}-csvar-known"].adaptive
+        assert not known[f"gan-{data}-csvar"].adaptive

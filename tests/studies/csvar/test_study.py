@@ -1,10 +1,11 @@
-"""The pieces of the CSVAR study, and its tables."""
+"""The experiments of the CSVAR study, and its tables."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,39 +14,44 @@ import torch
 
 from keyhole.data import load
 from keyhole.defenses import DEFENSES
-from keyhole.studies import STUDIES, held
-from keyhole.studies.base import AuditPiece
-from keyhole.studies.csvar import paper, training
-from keyhole.studies.csvar.networks import NETWORKS, network
-from keyhole.studies.csvar.pieces import MembershipPiece, TablePiece
-from keyhole.studies.csvar.tables import tables
-from keyhole.studies.csvar.training import RECIPES, Recipe
+from keyhole_studies import load_study, resident_data
+from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.csvar.experiments import AccuracyExperiment, MembershipExperiment
+from keyhole_studies.csvar.networks import NETWORKS, build_network
+from keyhole_studies.csvar.tables import format_tables
+from keyhole_studies.csvar.training import FedSgdSettings, train_clients
 
-STUDY = STUDIES["csvar"]
+STUDY = load_study("csvar")
+DATA = ("mnist", "cifar10", "orl-faces")
+DEFENSE_NAMES = ("none", "image-noise", "csvar")
 RESULTS = Path(__file__).parents[3] / "results" / "csvar"
 
 Command = Callable[..., tuple[int, str, str]]
 
 
-def test_every_cell_of_the_table_has_its_piece() -> None:
-    names = [piece.name for piece in STUDY.pieces]
+def test_every_cell_of_the_table_has_its_experiment() -> None:
+    names = [experiment.name for experiment in STUDY.experiments]
     assert len(names) == len(set(names))
-    trained = [piece for piece in STUDY.pieces if isinstance(piece, TablePiece)]
-    cells = [piece for piece in trained if piece.name.startswith("table-")]
+    trained = [e for e in STUDY.experiments if isinstance(e, AccuracyExperiment)]
+    cells = [e for e in trained if e.group == "table-1"]
     assert len(trained) == len(cells) + 3
-    found = {(c.data, c.network, c.defense) for c in cells}
-    assert found == set(paper.TABLE_1)
+    found = {(c.data, c.network, c.defense): c.name for c in cells}
+    assert set(found) == set(product(DATA, NETWORKS, DEFENSE_NAMES))
     assert len(found) == 27
-    for piece in STUDY.pieces:
-        assert piece.about()
-        for name in getattr(getattr(piece, "stage", None), "defenses", ()):
+    assert set(STUDY.published["table-1"]) == set(found.values())
+    for (data, network, defense), name in found.items():
+        assert name == f"table-{data.removesuffix('-faces')}-{network}-{defense}"
+    for experiment in STUDY.experiments:
+        assert experiment.describe()
+        for name in getattr(getattr(experiment, "stage", None), "defenses", ()):
             assert DEFENSES.parse(name)
 
 
 def test_the_papers_losses_are_as_its_table_says() -> None:
     """Its text says .21 points on average; the table has .54."""
     losses = [
-        paper.TABLE_1[data, kind, "none"] - paper.TABLE_1[data, kind, "csvar"]
+        STUDY.published["table-1"][f"table-{data}-{kind}-none"][0]
+        - STUDY.published["table-1"][f"table-{data}-{kind}-csvar"][0]
         for data in ("mnist", "cifar10")
         for kind in NETWORKS
     ]
@@ -54,17 +60,18 @@ def test_the_papers_losses_are_as_its_table_says() -> None:
 
 def test_members_are_attacked_alike_under_every_defense() -> None:
     plans = {
-        p.name.removeprefix("membership-"): p.plan
-        for p in STUDY.pieces
-        if isinstance(p, MembershipPiece) and p.name.startswith("membership-")
+        e.name.removeprefix("membership-"): e.plan
+        for e in STUDY.experiments
+        if isinstance(e, MembershipExperiment) and e.group == "figure-7"
     }
-    assert set(plans) == set(paper.DEFENSES)
+    assert set(plans) == set(DEFENSE_NAMES)
+    assert all(plan.defenses == (name,) for name, plan in plans.items())
     alike = {str(plan.model_copy(update={"defenses": ("x",)})) for plan in plans.values()}
     assert len(alike) == 1
 
 
 def test_images_are_looked_at_in_one_version_and_in_five() -> None:
-    stages = {p.name: p.stage for p in STUDY.pieces if isinstance(p, AuditPiece)}
+    stages = {e.name: e.stage for e in STUDY.experiments if isinstance(e, AuditExperiment)}
     for data in ("cifar10", "imagenet", "faces"):
         assert stages[f"see-{data}-csvar-v1"].repeats == 1
         assert stages[f"see-{data}-csvar-v5"].repeats == 5
@@ -73,17 +80,17 @@ def test_images_are_looked_at_in_one_version_and_in_five() -> None:
 @pytest.mark.parametrize("kind", NETWORKS)
 @pytest.mark.parametrize(("channels", "size"), [(1, (28, 28)), (3, (32, 32)), (1, (112, 92))])
 def test_networks_take_the_papers_images(kind: str, channels: int, size: tuple[int, int]) -> None:
-    made = network(kind, classes=7, channels=channels, size=size, seed=0).eval()
+    made = build_network(kind, classes=7, channels=channels, size=size, seed=0).eval()
     with torch.no_grad():
         assert made(torch.rand(1, channels, *size)).shape == (1, 7)
-    again = network(kind, classes=7, channels=channels, size=size, seed=0)
+    again = build_network(kind, classes=7, channels=channels, size=size, seed=0)
     one, two = next(made.parameters()), next(again.parameters())
     assert torch.equal(one, two)
 
 
 def test_the_rate_rises_and_falls_over_the_rounds() -> None:
-    recipe = Recipe(rounds=20, batch_size=8, lr=0.1)
-    rates = [recipe.rate(number) for number in range(1, 21)]
+    settings = FedSgdSettings(rounds=20, batch_size=8, lr=0.1)
+    rates = [settings.rate(number) for number in range(1, 21)]
     assert rates[:2] == [0.05, 0.1]
     assert rates[1:] == sorted(rates[1:], reverse=True)
     assert 0 < rates[-1] < 0.01
@@ -98,19 +105,18 @@ def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         assert name == "mnist"
         return digits
 
-    monkeypatch.setattr(held, "load", few)
-    monkeypatch.setitem(RECIPES, "mnist", Recipe(rounds=2, batch_size=10, lr=0.001))
-    held.parts.cache_clear()
-    model, facts = training.train(
+    monkeypatch.setattr(resident_data, "load", few)
+    resident_data.load_resident_data.cache_clear()
+    model, facts = train_clients(
         "mnist",
         "shufflenet",
         DEFENSES.parse("csvar"),
-        RECIPES["mnist"],
+        FedSgdSettings(rounds=2, batch_size=10, lr=0.001),
         seed=0,
         device=torch.device("cpu"),
         data_dir=None,
     )
-    held.parts.cache_clear()
+    resident_data.load_resident_data.cache_clear()
     assert facts["clients"] == 10
     assert facts["train_images"] == len(digits)
     assert 0 <= facts["accuracy"] <= 1
@@ -121,7 +127,7 @@ def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_ours_stand_before_the_papers(tmp_path: Path) -> None:
     cell = {"piece": "table-mnist-resnet-csvar", "accuracy": 0.5, "accuracy_on_defended": 0.25}
     (tmp_path / "table-mnist-resnet-csvar.json").write_text(json.dumps(cell))
-    text = "\n".join(tables(STUDY, tmp_path))
+    text = "\n".join(format_tables(STUDY, tmp_path))
     assert "50.0 / 25.0 (97.39)" in text
     assert "- (95.67)" in text
     assert "CIFAR-10" not in text
@@ -130,12 +136,12 @@ def test_ours_stand_before_the_papers(tmp_path: Path) -> None:
 def test_what_costs_accuracy_is_told_part_by_part(tmp_path: Path) -> None:
     cell = {"defense": "csvar(block=4)", "accuracy": 0.5, "accuracy_on_defended": 0.25}
     (tmp_path / "why-coarse.json").write_text(json.dumps({"piece": "why-coarse", **cell}))
-    (line,) = [line for line in tables(STUDY, tmp_path) if "csvar(block=4)" in line]
+    (line,) = [line for line in format_tables(STUDY, tmp_path) if "csvar(block=4)" in line]
     assert line.split()[-2:] == ["50.0", "25.0"]
 
 
-def test_committed_results_belong_to_pieces_and_are_shown(keyhole: Command) -> None:
-    names = {piece.name for piece in STUDY.pieces}
+def test_committed_results_belong_to_experiments_and_are_shown(keyhole: Command) -> None:
+    names = {experiment.name for experiment in STUDY.experiments}
     files = sorted(RESULTS.glob("*.json"))
     assert files
     for path in files:

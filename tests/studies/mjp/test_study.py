@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,35 +10,70 @@ import numpy as np
 import pytest
 import torch
 
-from keyhole.defenses.mjp import VARIANTS
-from keyhole.studies import STUDIES
-from keyhole.studies.base import AuditPiece
-from keyhole.studies.mjp import april
-from keyhole.studies.mjp.april import attacked, by_chance
-from keyhole.studies.mjp.pieces import GAMMAS, TrainedPiece
-from keyhole.studies.mjp.tables import tables
+from keyhole.defenses import DEFENSES, Mjp
+from keyhole_studies import load_study
+from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.mjp import april
+from keyhole_studies.mjp.april import attack_images, build_random_networks
+from keyhole_studies.mjp.experiments import PrivacyExperiment, TrainingExperiment
+from keyhole_studies.mjp.tables import format_tables
+from mjp_variants import VARIANTS
 
-STUDY = STUDIES["mjp"]
+STUDY = load_study("mjp")
+GAMMAS = (0.1, 0.3, 0.5, 0.7, 0.9)
 RESULTS = Path(__file__).parents[3] / "results" / "mjp"
 
 Command = Callable[..., tuple[int, str, str]]
 
 
-def test_every_table_has_its_pieces() -> None:
-    names = [piece.name for piece in STUDY.pieces]
+def test_every_table_has_its_experiments() -> None:
+    names = [experiment.name for experiment in STUDY.experiments]
     assert len(names) == len(set(names))
     assert {f"deit-{letter}" for letter in VARIANTS} <= set(names)
     for gamma in GAMMAS:
         end = f"g{round(100 * gamma)}"
         assert {f"privacy-deit-{end}", f"privacy-vit-{end}", f"rounds-deit-{end}"} <= set(names)
-    trained = {p.name: p for p in STUDY.pieces if isinstance(p, TrainedPiece)}
-    assert trained["deit-A"].recipe == trained["deit-J"].recipe
-    assert trained["long-deit-A"].recipe == trained["long-deit-J"].recipe
-    assert trained["deit-A"].defense is None
+    trained = {e.name: e for e in STUDY.experiments if isinstance(e, TrainingExperiment)}
+    assert trained["deit-A"].settings == trained["deit-J"].settings
+    assert trained["long-deit-A"].settings == trained["long-deit-J"].settings
+    assert trained["deit-A"].defense == "none"
 
 
-def test_committed_results_belong_to_pieces_and_are_shown(keyhole: Command) -> None:
-    names = {piece.name for piece in STUDY.pieces}
+def test_variants_are_those_of_table_2() -> None:
+    for letter, variant in VARIANTS.items():
+        experiment = STUDY.find(f"deit-{letter}")
+        assert isinstance(experiment, TrainingExperiment)
+        assert experiment.variant == letter
+        defense = experiment.parse_defense()
+        if letter == "A":
+            assert defense.name == "none"
+        elif letter == "C":
+            assert defense == dataclasses.replace(variant, share=0.5)
+        else:
+            assert defense == variant
+
+
+def test_audits_say_the_gamma_of_their_defense() -> None:
+    audits = [e for e in STUDY.experiments if isinstance(e, PrivacyExperiment)]
+    assert len(audits) == 2 + 5 * len(GAMMAS)
+    for audit in audits:
+        defense = DEFENSES.parse(audit.stage.defenses[0])
+        assert audit.gamma == (defense.gamma if isinstance(defense, Mjp) else 0.0)
+        assert audit.name.endswith(f"{audit.network}-g{round(100 * audit.gamma):02d}")
+        assert (audit.stage.repeats > 1) == (audit.updates == "several")
+
+
+def test_rows_of_the_papers_tables_stand_beside_experiments() -> None:
+    names = {experiment.name for experiment in STUDY.experiments}
+    for table, rows in STUDY.published.items():
+        assert table == "table-5" or set(rows) <= names
+        assert len({len(row) for row in rows.values()}) == 1
+    for what in ("table-2", "positions", "figures"):
+        assert set(STUDY.labels[what]) <= names
+
+
+def test_committed_results_belong_to_experiments_and_are_shown(keyhole: Command) -> None:
+    names = {experiment.name for experiment in STUDY.experiments}
     files = sorted(RESULTS.glob("*.json"))
     assert files
     for path in files:
@@ -55,7 +91,7 @@ def test_ours_stand_before_the_papers(tmp_path: Path) -> None:
     curve = {"accuracy_by_gamma": {str(g): 0.5 for g in (0.0, *GAMMAS)}}
     result = {"piece": "deit-J", "evaluation": {**value, **curve}, "positions": None}
     (tmp_path / "deit-J.json").write_text(json.dumps(result))
-    text = "\n".join(tables(STUDY, tmp_path))
+    text = "\n".join(format_tables(STUDY, tmp_path))
     assert "50.0 (80.5)" in text
     assert "75.0 (82.9)" in text
     assert "Table 1" not in text
@@ -74,14 +110,14 @@ def test_the_verdict_names_the_gamma_from_which_nothing_reads(tmp_path: Path) ->
 
     for gamma, read in ((10, 1.0), (30, 0.0), (50, 0.1), (70, 0.0), (90, 0.0)):
         write(f"privacy-deit-g{gamma}", read)
-    text = "\n".join(tables(STUDY, tmp_path))
+    text = "\n".join(format_tables(STUDY, tmp_path))
     assert "one update: nothing tried read an image from gamma = 0.7 on" in text
     write("privacy-deit-g90", 0.5)
-    text = "\n".join(tables(STUDY, tmp_path))
+    text = "\n".join(format_tables(STUDY, tmp_path))
     assert "one update: images were read at every gamma tried, up to 0.9" in text
 
 
-def test_the_list_says_what_each_piece_does(keyhole: Command) -> None:
+def test_the_list_says_what_each_experiment_does(keyhole: Command) -> None:
     code, out, _ = keyhole("study", "mjp", "--list")
     assert code == 0
     assert "trains deit for 27 epochs on CIFAR-10" in out
@@ -131,7 +167,7 @@ def scores(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(april, "build", small)
     monkeypatch.setattr(april, "lpips", lambda seen, *args, **options: torch.zeros(1))
     data = load("photos", image_size=32)
-    return {name: attacked(model, data, [0], None) for name, model in by_chance(0)}
+    return {name: attack_images(model, data, [0], None) for name, model in build_random_networks(0)}
 
 
 def test_table_5_compares_as_the_paper_does(scores: Any) -> None:
@@ -150,9 +186,8 @@ def test_table_5_compares_as_the_paper_does(scores: Any) -> None:
 
 def test_audits_of_the_study_name_attacks_that_exist() -> None:
     from keyhole.attacks import ATTACKS
-    from keyhole.defenses import DEFENSES
 
-    for piece in STUDY.pieces:
-        if isinstance(piece, AuditPiece):
-            assert [ATTACKS.parse(text) for text in piece.stage.attacks]
-            assert [DEFENSES.parse(text) for text in piece.stage.defenses]
+    for experiment in STUDY.experiments:
+        if isinstance(experiment, AuditExperiment):
+            assert [ATTACKS.parse(text) for text in experiment.stage.attacks]
+            assert [DEFENSES.parse(text) for text in experiment.stage.defenses]

@@ -3,36 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from PIL import Image
 
-from keyhole.audit.progress import Silent
 from keyhole.defenses import DEFENSES, Agp, Dp, NoDefense, Tip
 from keyhole.federation import LocalTraining
 from keyhole.models import build
-from keyhole.studies.base import Setting, Study
-from keyhole.studies.tip.averaging import (
+from keyhole.progress import NullProgress
+from keyhole_studies.base import Study, StudyContext
+from keyhole_studies.tip import STUDY
+from keyhole_studies.tip.averaging import (
     PAPER,
-    RECIPES,
-    Recipe,
-    assembled,
-    at_paper_strength,
-    points,
+    FedAvgSettings,
+    build_federation,
+    calibrate_as_paper,
+    run_rounds,
 )
-from keyhole.studies.tip.curves import (
-    FIGURE_3,
-    SPELLED,
-    CurvePiece,
-    all_curves,
-    curves,
-    draw,
-)
+from keyhole_studies.tip.curve_pictures import draw_curves, draw_panels
+from keyhole_studies.tip.curves import CurveExperiment
 
-SMALL = Recipe(
-    "small",
+CURVES = [e for e in STUDY.experiments if isinstance(e, CurveExperiment)]
+SMALL = FedAvgSettings(
+    name="small",
     rounds=3,
     lr=0.1,
     momentum=0.9,
@@ -47,19 +43,19 @@ SMALL = Recipe(
 CPU = torch.device("cpu")
 
 
-def piece_of(defense: str, recipe: Recipe = SMALL) -> CurvePiece:
-    return CurvePiece(f"curve-digits-iid-{defense[:3]}", "digits", "iid", defense, recipe)
+def make_curve(defense: str, settings: FedAvgSettings = SMALL) -> CurveExperiment:
+    return CurveExperiment(f"curve-digits-iid-{defense[:3]}", "digits", "iid", defense, settings)
 
 
-def study_of(*pieces: CurvePiece) -> Study:
-    return Study(name="tip", title="TIP", paper="Wang and Su 2025 (TIP)", pieces=pieces)
+def make_study(*experiments: CurveExperiment) -> Study:
+    return Study("tip", "TIP", "Wang and Su 2025 (TIP)", experiments)
 
 
 @pytest.mark.parametrize("defense", ["none", "tip(beta=0.01)", "dp(sigma=0.001)", "agp"])
 def test_a_curve_tells_accuracy_and_noise(defense: str, tmp_path: Path) -> None:
-    setting = Setting(runs=tmp_path, data_dir=None, device="cpu", progress=Silent())
-    piece = piece_of(defense)
-    found = piece.measure(study_of(piece), setting)
+    context = StudyContext(runs=tmp_path, data_dir=None, device="cpu", progress=NullProgress())
+    curve = make_curve(defense)
+    found = curve.measure(make_study(curve), context)
     assert [point["round"] for point in found["points"]] == [2, 3]
     for point in found["points"]:
         assert 0 <= point["accuracy"] <= 1
@@ -69,14 +65,14 @@ def test_a_curve_tells_accuracy_and_noise(defense: str, tmp_path: Path) -> None:
         model = build("lenet", classes=10, channels=1, image_size=8)
         expected = 0.01 * Tip().energy(model) ** 0.5
         assert found["points"][0]["noise_norm"] == pytest.approx(expected, rel=0.1)
-    assert piece.covers(found, setting)
-    assert not piece.covers({**found, "points": found["points"][:1]}, setting)
+    assert curve.covers(found, context)
+    assert not curve.covers({**found, "points": found["points"][:1]}, context)
 
 
 def test_a_curve_is_what_a_federation_does() -> None:
-    federation = assembled(NoDefense(), SMALL, "digits", "iid", 5, CPU, None)
-    rounds = list(federation.rounds(1, SMALL.rounds))
-    found = list(points("none", SMALL, data="digits", seed=5))
+    federation = build_federation(NoDefense(), SMALL, "digits", "iid", 5, CPU, None)
+    rounds = list(federation.run_rounds(1, SMALL.rounds))
+    found = list(run_rounds("none", SMALL, data="digits", seed=5))
     assert [point["accuracy"] for point in found] == [r.accuracy for r in rounds[1:]]
     assert [point["loss"] for point in found] == [r.loss for r in rounds[1:]]
 
@@ -88,28 +84,28 @@ FEW = dataclasses.replace(
 
 def test_clients_learn_and_loud_noise_undoes_it() -> None:
     (*_, quiet), (*_, loud) = (
-        points(defense, FEW, data="digits") for defense in ("none", "dp(sigma=0.5)")
+        run_rounds(defense, FEW, data="digits") for defense in ("none", "dp(sigma=0.5)")
     )
     assert quiet["accuracy"] > 0.6
     assert loud["accuracy"] < quiet["accuracy"] - 0.3
 
 
 def test_a_training_that_diverges_says_so() -> None:
-    (last,) = points("dp(sigma=1000.0)", FEW, data="digits")
+    (last,) = run_rounds("dp(sigma=1000.0)", FEW, data="digits")
     assert last["diverged"]
     assert last["round"] < FEW.rounds
     assert last["accuracy"] < 0.3
-    piece = piece_of("dp(sigma=1000.0)", FEW)
-    setting = Setting(runs=Path(), data_dir=None, device="cpu", progress=Silent())
-    assert piece.covers(piece.result([last], 0, CPU), setting)
+    curve = make_curve("dp(sigma=1000.0)", FEW)
+    context = StudyContext(runs=Path(), data_dir=None, device="cpu", progress=NullProgress())
+    assert curve.covers(curve.make_result([last], 0, CPU), context)
 
 
 def test_skewed_clients_train_on_whole_batches() -> None:
-    parted = assembled(NoDefense(), SMALL, "digits", "dirichlet(alpha=0.5)", 0, CPU, None)
+    parted = build_federation(NoDefense(), SMALL, "digits", "dirichlet(alpha=0.5)", 0, CPU, None)
     sizes = [len(share) for share in parted.shares]
     assert len(set(sizes)) > 1
     assert all(size % SMALL.batch_size == 0 for size in sizes)
-    even = assembled(NoDefense(), SMALL, "digits", "iid", 0, CPU, None)
+    even = build_federation(NoDefense(), SMALL, "digits", "iid", 0, CPU, None)
     assert sum(len(share) for share in even.shares) == 1438
 
 
@@ -117,40 +113,53 @@ def test_noise_can_be_fixed_at_what_the_papers_rate_asks_for() -> None:
     model = build("lenet", classes=10, channels=3, image_size=32)
     steps, factor = 2 * 16, (2 * torch.tensor(1.25e5).log()).sqrt()
     zeta = float(factor) * steps * 0.001 * 5 / 32
-    tip, dp = (at_paper_strength(d, model, 500) for d in (Tip(), Dp()))
+    tip, dp = (calibrate_as_paper(d, model, 500) for d in (Tip(), Dp()))
     assert isinstance(tip, Tip)
     assert isinstance(dp, Dp)
     assert tip.beta == pytest.approx(zeta)
     assert dp.sigma == pytest.approx(zeta / 5)
-    assert at_paper_strength(NoDefense(), model, 500) == NoDefense()
-    found = list(points("agp", SMALL, data="digits", calibration="paper"))
-    own = Agp().strength(PAPER.update_of(239), model)
+    assert calibrate_as_paper(NoDefense(), model, 500) == NoDefense()
+    found = list(run_rounds("agp", SMALL, data="digits", calibration="paper"))
+    own = Agp().strength(PAPER.describe_update(239), model)
     assert found[0]["strength"] == pytest.approx(own)
 
 
-def test_every_curve_of_the_figure_has_its_piece() -> None:
-    pieces = {piece.name: piece for piece in all_curves()}
-    assert len(pieces) == len(RECIPES) * 2 * len(SPELLED)
+FIGURE_3 = {
+    "none": {"100": 0.52, "500": 0.73, "1000": 0.79},
+    "tip": {"100": 0.49, "500": 0.665, "1000": 0.73},
+    "agp": {"100": 0.34, "500": 0.50, "1000": 0.59},
+    "dp": {"100": 0.33, "500": 0.405, "1000": 0.44},
+}
+
+
+def test_every_curve_of_the_figure_has_its_experiment() -> None:
+    curves = {curve.name: curve for curve in CURVES}
+    assert len(curves) == 3 * 2 * 5
     for short, theirs in FIGURE_3.items():
-        piece = pieces[f"curve-cifar10-iid-{short}"]
-        assert piece.paper == {str(n): v for n, v in theirs.items()}
-        assert piece.recipe == PAPER
-        assert f"curve-cifar10-dirichlet-{short}-practical" in pieces
-    for piece in pieces.values():
-        assert DEFENSES.parse(piece.defense)
-        assert piece.about()["does"]
-    assert PAPER.training == LocalTraining(lr=0.001, epochs=2, batch_size=32)
+        curve = curves[f"curve-cifar10-iid-{short}"]
+        assert curve.paper == theirs
+        assert curve.settings == dataclasses.replace(PAPER, rounds=200)
+        assert f"curve-cifar10-dirichlet-{short}-practical" in curves
+    assert sum(bool(curve.paper) for curve in curves.values()) == len(FIGURE_3)
+    for curve in curves.values():
+        assert DEFENSES.parse(curve.defense)
+        assert curve.describe()["does"]
+        assert (curve.calibration == "paper") == (curve.settings.name == "practical")
+        assert f"-{curve.partition.partition('(')[0]}-" in curve.name
+    assert PAPER.make_training() == LocalTraining(lr=0.001, epochs=2, batch_size=32)
     assert (PAPER.clients, PAPER.sampled, PAPER.momentum) == (100, 10, 0)
-    assert set(RECIPES) == {"paper", "practical", "small"}
+    assert {curve.settings.name for curve in CURVES} == {"paper", "practical", "small"}
 
 
 def test_curves_are_drawn(tmp_path: Path) -> None:
     made = []
-    for piece in list(all_curves())[:7]:
-        found = [{"round": 5 * i, "accuracy": 0.1 * i} for i in range(1, 5)]
-        made.append(piece.result(found, 0, CPU))
-    with Image.open(curves(made, tmp_path / "curves.png")) as picture:
+    for curve in CURVES[:7]:
+        found = [{"round": 50 * i, "accuracy": 0.1 * i} for i in range(1, 5)]
+        made.append((curve, curve.make_result(found, 0, CPU)))
+    with Image.open(draw_panels(made, tmp_path / "curves.png")) as picture:
         assert picture.width > 1.5 * picture.height  # two panels
-    study = study_of()
-    assert draw(tmp_path, tmp_path / "out") == []
-    assert study.draw is None
+    assert draw_curves(STUDY, tmp_path, tmp_path / "out") == []
+    (tmp_path / f"{CURVES[0].name}.json").write_text(json.dumps(made[0][1]))
+    assert [path.name for path in draw_curves(STUDY, tmp_path, tmp_path / "out")] == [
+        "figure-3-paper.png"
+    ]

@@ -12,19 +12,32 @@ import pytest
 import torch
 from PIL import Image
 
-from keyhole.audit.progress import Silent
 from keyhole.metrics.heatmaps import CAP
-from keyhole.studies.base import Setting, Study
-from keyhole.studies.tip.explained import compared, spread
-from keyhole.studies.tip.heatmaps import TABLE_2, HeatMapPiece, heat_map_pieces
-from keyhole.studies.tip.victim import Recipe
+from keyhole.progress import NullProgress
+from keyhole_studies.base import Study, StudyContext
+from keyhole_studies.tip import STUDY
+from keyhole_studies.tip.explained import choose_across_classes, compare_maps
+from keyhole_studies.tip.heatmaps import HeatMapExperiment
+from keyhole_studies.training import TrainingSettings
 
 SMALL = "keyhole.models.shallow_convnet:shallow_convnet"
-PIECE = HeatMapPiece(
+TABLE_2 = [e for e in STUDY.experiments if isinstance(e, HeatMapExperiment)]
+SGD = TrainingSettings(
+    epochs=15,
+    batch_size=64,
+    lr=0.05,
+    optimiser="sgd",
+    weight_decay=5e-4,
+    decay_all=True,
+    warm_up=3,
+    decay="linear",
+    smoothing=0.05,
+)
+EXPERIMENT = HeatMapExperiment(
     "heat-digits",
     "digits",
     network=SMALL,
-    recipe=Recipe(epochs=15, batch_size=64, lr=0.05),
+    settings=SGD,
     clients=4,
     images=10,
     tested=100,
@@ -37,14 +50,14 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
-def measured(piece: HeatMapPiece, runs: Path) -> dict[str, Any]:
-    study = Study("tip", "TIP", "paper", (piece,))
-    return piece.measure(study, Setting(runs, None, "cpu", Silent()))
+def measured(experiment: HeatMapExperiment, runs: Path) -> dict[str, Any]:
+    study = Study("tip", "TIP", "paper", (experiment,))
+    return experiment.measure(study, StudyContext(runs, None, "cpu", NullProgress()))
 
 
 @pytest.fixture(scope="module")
 def result(runs: Path) -> dict[str, Any]:
-    return measured(PIECE, runs)
+    return measured(EXPERIMENT, runs)
 
 
 def decibels(result: dict[str, Any], name: str, whose: str = "uploaded") -> float:
@@ -96,12 +109,13 @@ def test_the_result_can_be_kept_and_says_how_it_came_about(
     assert result["rows"]["tip"]["defense"].startswith("tip")
     assert result["local"] == {"steps": 4, "lr": 0.001, "batch_size": 1, "mode": "train"}
     assert (result["clients"], result["images"]) == (4, 10)
-    with Image.open(runs / PIECE.name / "heat.png") as sheet:
+    with Image.open(runs / EXPERIMENT.name / "heat.png") as sheet:
         assert sheet.height > 1000
 
 
 def test_it_is_repeatable(runs: Path) -> None:
-    few = replace(PIECE, name="few", recipe=Recipe(epochs=1), clients=2, images=2, tested=10)
+    short = replace(SGD, epochs=1, batch_size=256, lr=0.2, warm_up=0.2)
+    few = replace(EXPERIMENT, name="few", settings=short, clients=2, images=2, tested=10)
     assert measured(few, runs)["rows"] == measured(few, runs)["rows"]
 
 
@@ -109,36 +123,38 @@ def test_pairs_without_heat_do_not_count() -> None:
     images, cold = torch.rand(2, 1, 8, 8), torch.zeros(2, 8, 8)
     clean, other = cold.clone(), cold.clone()
     clean[0, :4], other[0, 4:] = 1.0, 1.0
-    both = compared(images, clean, other)
-    assert both == compared(images[:1], clean[:1], other[:1])
+    both = compare_maps(images, clean, other)
+    assert both == compare_maps(images[:1], clean[:1], other[:1])
     assert both["map"]["psnr"] == pytest.approx(0.0)
-    assert compared(images, cold, cold)["overlay"]["psnr"] == CAP
+    assert compare_maps(images, cold, cold)["overlay"]["psnr"] == CAP
 
 
 def test_images_are_of_as_many_classes_as_there_are() -> None:
     labels = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2])
     draw = torch.Generator().manual_seed(0)
-    found = spread(labels, [0, 1, 2, 4, 5, 7], 3, draw)
+    found = choose_across_classes(labels, [0, 1, 2, 4, 5, 7], 3, draw)
     assert sorted(labels[found].tolist()) == [0, 1, 2]
     assert 7 in found
     assert 3 not in found
-    more = spread(labels, list(range(8)), 5, draw)
+    more = choose_across_classes(labels, list(range(8)), 5, draw)
     assert len(set(more)) == 5
     assert torch.bincount(labels[more]).min() >= 1
 
 
 def test_the_papers_figures_are_means_on_0_to_255() -> None:
     """The mean of PSNRs is at least the PSNR of the mean error, and here not far above it."""
-    assert set(TABLE_2) == {"cifar10", "cifar100", "tiny-imagenet"}
-    for line in TABLE_2.values():
+    assert {e.data for e in TABLE_2} == {"cifar10", "cifar100", "tiny-imagenet"}
+    for line in (e.paper for e in TABLE_2):
         assert line["dp"]["psnr"] < line["agp"]["psnr"] < line["tip"]["psnr"]
         for found in line.values():
             least = 10 * math.log10(255**2 / found["mse"])
             assert least <= found["psnr"] <= least + 4
 
 
-def test_every_data_set_has_its_piece() -> None:
-    pieces = heat_map_pieces()
-    assert [piece.data for piece in pieces] == list(TABLE_2)
-    assert all(piece.paper == TABLE_2[piece.data] for piece in pieces)
-    assert all("10 images by 10 clients" in piece.about()["does"] for piece in pieces)
+def test_every_data_set_has_its_experiment() -> None:
+    for experiment in TABLE_2:
+        assert experiment.name == f"heat-{experiment.data}"
+        assert set(experiment.paper) == {"dp", "agp", "tip"}
+        assert "10 images by 10 clients" in experiment.describe()["does"]
+        assert experiment.settings is not None
+        assert experiment.settings.warm_up == pytest.approx(experiment.settings.epochs / 5)

@@ -1,4 +1,4 @@
-"""The TIP study as a whole: its pieces, its tables, and privacy beside accuracy."""
+"""The TIP study as a whole: its experiments, its tables, and privacy beside accuracy."""
 
 from __future__ import annotations
 
@@ -11,46 +11,64 @@ import pytest
 import torch
 
 from keyhole.attacks import ATTACKS
-from keyhole.audit.progress import Silent
 from keyhole.defenses import DEFENSES
-from keyhole.studies import STUDIES
-from keyhole.studies.base import AuditPiece, Setting
-from keyhole.studies.tip import paper
-from keyhole.studies.tip.averaging import Recipe
-from keyhole.studies.tip.curves import CurvePiece
-from keyhole.studies.tip.front import FAMILIES, LABELS, UtilityPiece, draw, points
-from keyhole.studies.tip.inversion import PRIVATE, VICTIMS
-from keyhole.studies.tip.tables import tables
+from keyhole.progress import NullProgress
+from keyhole_studies import load_study
+from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.base import StudyContext
+from keyhole_studies.tip.averaging import FedAvgSettings
+from keyhole_studies.tip.curves import CurveExperiment
+from keyhole_studies.tip.front import UtilityExperiment, draw_front, read_points
+from keyhole_studies.tip.inversion import InversionExperiment
+from keyhole_studies.tip.tables import format_tables
 
-STUDY = STUDIES["tip"]
+STUDY = load_study("tip")
+DATA = ("cifar10", "cifar100", "tiny-imagenet")
+DEFENSE_NAMES = ("none", "dp", "agp", "tip")
+INVERSIONS = [e for e in STUDY.experiments if isinstance(e, InversionExperiment)]
 RESULTS = Path(__file__).parents[3] / "results" / "tip"
 
 Command = Callable[..., tuple[int, str, str]]
 
 
-def test_every_cell_of_table_1_has_its_piece() -> None:
-    names = [piece.name for piece in STUDY.pieces]
+def test_every_cell_of_table_1_has_its_experiment() -> None:
+    names = [experiment.name for experiment in STUDY.experiments]
     assert len(names) == len(set(names))
-    for data in paper.DATA:
-        for defense in paper.DEFENSES:
-            (piece,) = STUDY.chosen([f"invert-{data}-{defense}"])
-            assert isinstance(piece, AuditPiece)
-            assert piece.stage.victims == VICTIMS >= 32
-            named = {ATTACKS.parse(attack).name for attack in piece.stage.attacks}
-            assert set(piece.paper) == named == set(paper.ATTACKS)
-    for piece in STUDY.pieces:
-        assert piece.about()
-        for name in getattr(getattr(piece, "stage", None), "defenses", ()):
+    table = {e.name for e in INVERSIONS if e.group == "table-1"}
+    assert table == {f"invert-{data}-{defense}" for data in DATA for defense in DEFENSE_NAMES}
+    for name in table:
+        experiment = STUDY.find(name)
+        assert isinstance(experiment, InversionExperiment)
+        assert experiment.stage.victims == 32
+        assert experiment.setting == name.rpartition("-")[2] == experiment.family
+        named = {ATTACKS.parse(attack).name for attack in experiment.stage.attacks}
+        assert set(experiment.paper) == named == {"ig", "gifd"}
+        assert all(set(figures) == {"psnr", "ssim"} for figures in experiment.paper.values())
+    for experiment in STUDY.experiments:
+        assert experiment.describe()
+        for name in getattr(getattr(experiment, "stage", None), "defenses", ()):
             assert DEFENSES.parse(name)
-        for name in getattr(getattr(piece, "stage", None), "attacks", ()):
+        for name in getattr(getattr(experiment, "stage", None), "attacks", ()):
             assert ATTACKS.parse(name)
 
 
+def test_accuracy_is_measured_under_the_setting_that_is_attacked() -> None:
+    for experiment in INVERSIONS:
+        if experiment.utility:
+            utility = STUDY.find(experiment.utility)
+            assert isinstance(utility, UtilityExperiment)
+            assert (utility.defense,) == experiment.stage.defenses
+            assert utility.settings.model == experiment.stage.model
+    known = {e.utility for e in INVERSIONS if e.utility}
+    assert known == {e.name for e in STUDY.experiments if isinstance(e, UtilityExperiment)}
+
+
 def test_the_papers_order_is_as_its_table_says() -> None:
-    for data in paper.DATA:
-        for attack in paper.ATTACKS:
+    for data in DATA:
+        for attack in ("ig", "gifd"):
             none, *defended = (
-                paper.table_1(data, defense)[attack]["psnr"] for defense in paper.DEFENSES
+                STUDY.find(f"invert-{data}-{defense}").paper[attack]["psnr"]
+                for defense in DEFENSE_NAMES
             )
             assert none > max(defended) + 3
 
@@ -76,7 +94,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_the_tables_show_who_knows_beside_who_does_not(results: Path) -> None:
-    lines = list(tables(STUDY, results))
+    lines = list(format_tables(STUDY, results))
     naive = next(line for line in lines if line.strip().startswith("ig (naive), PSNR"))
     assert naive.split()[3:5] == ["26.0", "(14.58)"]
     assert naive.split()[-2:] == ["10.0", "(9.85)"]
@@ -88,28 +106,28 @@ def test_a_setting_is_worth_what_the_better_of_igs_attackers_leaves(
     results: Path, tmp_path: Path
 ) -> None:
     """GIFD, which did not meet every setting, does not count."""
-    (point,) = points(results)
-    assert (point.short, point.psnr, point.accuracy) == ("tip", 25.5, 0.6)
-    (picture,) = draw(results, tmp_path / "out")
+    ((point,),) = read_points(STUDY, results).values()
+    assert (point.experiment.setting, point.psnr, point.accuracy) == ("tip", 25.5, 0.6)
+    (picture,) = draw_front(STUDY, results, tmp_path / "out")
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_nothing_is_drawn_of_nothing(tmp_path: Path) -> None:
-    assert draw(tmp_path, tmp_path / "out") == []
+    assert draw_front(STUDY, tmp_path, tmp_path / "out") == []
 
 
 def test_a_setting_is_trained(tmp_path: Path) -> None:
-    small = Recipe(
-        "small", rounds=2, lr=0.05, clients=3, sampled=2, epochs=1, model="lenet", every=2
+    small = FedAvgSettings(
+        name="small", rounds=2, lr=0.05, clients=3, sampled=2, epochs=1, model="lenet", every=2
     )
-    piece = UtilityPiece("utility-digits-tip", "tip(epsilon=1.0)", small, "digits")
-    found = piece.measure(STUDY, Setting(tmp_path, None, "cpu", Silent()))
+    experiment = UtilityExperiment("utility-digits-tip", "tip(epsilon=1.0)", small, "digits")
+    found = experiment.measure(STUDY, StudyContext(tmp_path, None, "cpu", NullProgress()))
     assert 0 <= found["accuracy"] <= 1
     assert found["recipe"]["rounds"] == 2
 
 
-def test_committed_results_belong_to_pieces(keyhole: Command) -> None:
-    names = {piece.name for piece in STUDY.pieces}
+def test_committed_results_belong_to_experiments(keyhole: Command) -> None:
+    names = {experiment.name for experiment in STUDY.experiments}
     files = sorted(RESULTS.glob("*.json"))
     for path in files:
         assert path.stem in names
@@ -120,43 +138,47 @@ def test_committed_results_belong_to_pieces(keyhole: Command) -> None:
         assert "Table" in out
 
 
-def test_accuracy_by_another_recipe_does_not_count(tmp_path: Path) -> None:
-    (piece,) = STUDY.chosen(["utility-small-cifar10-none"])
-    setting = Setting(tmp_path, None, "cpu", Silent())
-    known = json.loads((RESULTS / f"{piece.name}.json").read_text(encoding="utf-8"))
-    assert piece.covers(known, setting)
-    assert not piece.covers({**known, "recipe": {**known["recipe"], "lr": 0.05}}, setting)
+def test_accuracy_after_another_training_does_not_count(tmp_path: Path) -> None:
+    experiment = STUDY.find("utility-small-cifar10-none")
+    context = StudyContext(tmp_path, None, "cpu", NullProgress())
+    known = json.loads((RESULTS / f"{experiment.name}.json").read_text(encoding="utf-8"))
+    assert experiment.covers(known, context)
+    assert not experiment.covers({**known, "recipe": {**known["recipe"], "lr": 0.05}}, context)
 
 
 def test_every_setting_has_a_name_beside_its_mark() -> None:
-    known = {piece.name.removeprefix("utility-cifar10-") for piece in STUDY.chosen(["utility-c*"])}
-    assert known | set(PRIVATE) == set(LABELS)
-    assert {name.partition("-")[0] for name in LABELS} == set(FAMILIES)
+    marked = [e for e in INVERSIONS if e.utility]
+    assert {e.setting for e in marked if not e.label} == {"none"}
+    assert {e.family for e in marked} == set(STUDY.labels["defense"])
+    assert {e.stage.model for e in marked} == set(STUDY.labels["network"])
+    for model in STUDY.labels["network"]:
+        names = [(e.family, e.label) for e in marked if e.stage.model == model]
+        assert len(names) == len(set(names))
 
 
 def test_curves_are_compared_at_the_last_round_they_share(tmp_path: Path) -> None:
     for short, rounds in (("none", (5, 10, 15)), ("dp", (5, 10))):
-        (piece,) = STUDY.chosen([f"curve-cifar10-iid-{short}-practical"])
-        assert isinstance(piece, CurvePiece)
+        curve = STUDY.find(f"curve-cifar10-iid-{short}-practical")
+        assert isinstance(curve, CurveExperiment)
         found = [{"round": number, "accuracy": number / 100} for number in rounds]
-        result = piece.result(found, 0, torch.device("cpu"))
-        (tmp_path / f"{piece.name}.json").write_text(json.dumps(result))
-    text = "\n".join(tables(STUDY, tmp_path))
+        result = curve.make_result(found, 0, torch.device("cpu"))
+        (tmp_path / f"{curve.name}.json").write_text(json.dumps(result))
+    text = "\n".join(format_tables(STUDY, tmp_path))
     assert text.count("10.0") == 2
     assert "15.0" not in text
 
 
-def test_what_was_measured_is_what_the_pieces_ask_for() -> None:
+def test_what_was_measured_is_what_the_experiments_ask_for() -> None:
     """The same attacks on the same defense; at most as many images and iterations."""
-    known = {piece.name: piece for piece in STUDY.pieces}
+    known = {experiment.name: experiment for experiment in STUDY.experiments}
     for file in sorted(RESULTS.glob("*.json")):
-        found, piece = json.loads(file.read_text(encoding="utf-8")), known[file.stem]
-        if not isinstance(piece, AuditPiece):
-            assert found.get("defense", "") == getattr(piece, "defense", ""), file.stem
+        found, experiment = json.loads(file.read_text(encoding="utf-8")), known[file.stem]
+        if not isinstance(experiment, AuditExperiment):
+            assert found.get("defense", "") == getattr(experiment, "defense", ""), file.stem
             continue
-        asked = {attack.name: attack for attack in map(ATTACKS.parse, piece.stage.attacks)}
+        asked = {attack.name: attack for attack in map(ATTACKS.parse, experiment.stage.attacks)}
         assert {name.partition(" (")[0] for name in found["rows"]} == set(asked), file.stem
-        assert 0 < found["images"] <= piece.stage.victims
+        assert 0 < found["images"] <= experiment.stage.victims
         for name, row in found["rows"].items():
             most = asked[name.partition(" (")[0]].iterations  # type: ignore[attr-defined]
             assert 0 < row["parameters"]["iterations"] <= most, file.stem

@@ -1,4 +1,4 @@
-"""A generator that is told what to draw, and whose every stage can be entered."""
+"""A class-conditional generator that can be started at any of its stages."""
 
 from __future__ import annotations
 
@@ -12,24 +12,29 @@ from torch.nn import functional as F
 Shape = tuple[int, int, int]
 
 FEATURES = (320, 256, 160, 96)
-"""Of the grids 4x4, 8x8, 16x16, 32x32: 2.97 million weights, 5.9 MB in float16."""
+"""Channels of the grids 4x4, 8x8, 16x16, 32x32: 2.97 million weights, 5.9 MB in float16."""
 EPS = 1e-4
-"""Added to variances: weights kept in float16 must not make them vanish."""
+"""Added to variances, because weights stored in float16 must not make them vanish."""
 
 
 class ConditionalGenerator(nn.Module):
-    """Codes ``[n, latent]`` and classes to images ``[n, C, H, W]`` in [0, 1].
+    """Maps codes ``[n, latent]`` and classes to images ``[n, C, H, W]`` in [0, 1].
 
-    Stage 0 makes a code a small grid of ``features[0]`` channels; each of the next doubles the grid
-    to as many as ``features`` says, by a residual block (Miyato et al. 2018); the last makes it
-    pixels, cut to H x W. Classes are numbers ``[n]``, or shares ``[n, classes]`` that add up to 1:
-    they set the scale and shift that follow each normalisation (Dumoulin et al. 2017), so that a
-    mixture of classes can be drawn as well.
+    Stage 0 maps a code to a small grid. Each following stage doubles the grid's sides by a residual
+    block (Miyato et al. 2018). The last stage maps the grid to pixels, cropped to H x W. Classes
+    are numbers ``[n]`` or shares ``[n, classes]`` that sum to 1. They set the scale and shift after
+    each normalisation (Dumoulin et al. 2017), so that mixtures of classes are possible too.
 
-    In evaluation mode an image depends on its own code and class alone.
+    In evaluation mode an image depends only on its own code and class.
 
-    >>> drawn = ConditionalGenerator((3, 12, 14), latent=8, classes=5, features=(8, 4))
-    >>> drawn(torch.randn(2, 8), torch.tensor([0, 4])).shape
+    Args:
+        shape: Shape of the images, ``(C, H, W)``.
+        latent: Length of a code.
+        classes: The number of classes.
+        features: Channels of the grids, from the smallest grid to the largest.
+
+    >>> generator = ConditionalGenerator((3, 12, 14), latent=8, classes=5, features=(8, 4))
+    >>> generator(torch.randn(2, 8), torch.tensor([0, 4])).shape
     torch.Size([2, 3, 12, 14])
     """
 
@@ -44,52 +49,52 @@ class ConditionalGenerator(nn.Module):
         super().__init__()
         self.shape, self.latent, self.classes, self.features = shape, latent, classes, features
         rows, columns = (-(-side // 2 ** (len(features) - 1)) for side in shape[1:])
-        stages: list[nn.Module] = [Seed(latent, (features[0], rows, columns))]
-        self.entries: list[tuple[int, ...]] = [(latent,), (features[0], rows, columns)]
-        """The shape of what each stage takes."""
+        stages: list[nn.Module] = [CodeToGrid(latent, (features[0], rows, columns))]
+        self.stage_shapes: list[tuple[int, ...]] = [(latent,), (features[0], rows, columns)]
+        """The shape of each stage's input."""
         for wide, narrow in pairwise(features):
-            stages.append(Doubling(wide, narrow, classes))
+            stages.append(UpsamplingBlock(wide, narrow, classes))
             rows, columns = 2 * rows, 2 * columns
-            self.entries.append((narrow, rows, columns))
-        stages.append(Paint(features[-1], shape[0], classes))
+            self.stage_shapes.append((narrow, rows, columns))
+        stages.append(GridToPixels(features[-1], shape[0], classes))
         self.stages = nn.ModuleList(stages)
 
-    def codes(self, count: int, draw: torch.Generator) -> Tensor:
-        """Standard normal codes ``[count, latent]``, where the network is."""
-        codes = torch.randn(count, self.latent, generator=draw, device=draw.device)
+    def sample_codes(self, count: int, generator: torch.Generator) -> Tensor:
+        """Standard normal codes ``[count, latent]`` on the network's device."""
+        codes = torch.randn(count, self.latent, generator=generator, device=generator.device)
         return codes.to(next(self.parameters()))
 
-    def shares(self, classes: Tensor) -> Tensor:
-        """Class numbers ``[n]`` as shares ``[n, classes]``; shares stay what they are."""
+    def class_shares(self, classes: Tensor) -> Tensor:
+        """Class numbers ``[n]`` as shares ``[n, classes]``; shares are returned unchanged."""
         if classes.is_floating_point():
             return classes
         numbers = torch.arange(self.classes, device=classes.device)
         return (classes[:, None] == numbers).to(next(self.parameters()))
 
-    def stage(self, number: int, features: Tensor, classes: Tensor) -> Tensor:
-        """What one stage makes of what it takes, ``[n, *entries[number]]``."""
-        made: Tensor = self.stages[number](features, self.shares(classes))
-        return made
+    def run_stage(self, number: int, features: Tensor, classes: Tensor) -> Tensor:
+        """The output of one stage for inputs ``[n, *stage_shapes[number]]``."""
+        output: Tensor = self.stages[number](features, self.class_shares(classes))
+        return output
 
-    def from_stage(self, number: int, features: Tensor, classes: Tensor) -> Tensor:
-        """The images that come of entering at stage ``number`` with its features."""
-        shares = self.shares(classes)
+    def run_from_stage(self, number: int, features: Tensor, classes: Tensor) -> Tensor:
+        """The images for inputs ``[n, *stage_shapes[number]]`` of stage ``number``."""
+        shares = self.class_shares(classes)
         for stage in self.stages[number:]:
             features = stage(features, shares)
-        return self.cut(features)
+        return self.crop(features)
 
     def forward(self, codes: Tensor, classes: Tensor) -> Tensor:
-        return self.from_stage(0, codes, classes)
+        return self.run_from_stage(0, codes, classes)
 
-    def cut(self, images: Tensor) -> Tensor:
-        """The middle H x W of what the last stage painted."""
+    def crop(self, images: Tensor) -> Tensor:
+        """The middle H x W pixels of the last stage's output."""
         _, height, width = self.shape
         top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2
         return images[..., top : top + height, left : left + width]
 
 
-class ClassNorm(nn.Module):
-    """Batch normalisation; its scale and shift are the class's own.
+class ConditionalBatchNorm(nn.Module):
+    """Batch normalisation with one scale and shift per class.
 
     ``y = (x - mean) / sqrt(var + eps) * (1 + shares @ scale) + shares @ shift``.
     """
@@ -104,7 +109,7 @@ class ClassNorm(nn.Module):
         self.register_buffer("mean", torch.zeros(features))
         self.register_buffer("var", torch.ones(features))
         self.momentum = 0.1
-        """How much of each batch goes into the running statistics."""
+        """The share of each batch in the running statistics."""
 
     def forward(self, x: Tensor, shares: Tensor) -> Tensor:
         x = F.batch_norm(
@@ -114,8 +119,8 @@ class ClassNorm(nn.Module):
         return x * (1 + scale)[..., None, None] + shift[..., None, None]
 
 
-class Seed(nn.Module):
-    """A code to the first grid."""
+class CodeToGrid(nn.Module):
+    """Maps a code to the first grid."""
 
     def __init__(self, latent: int, grid: Shape) -> None:
         super().__init__()
@@ -126,36 +131,37 @@ class Seed(nn.Module):
         return torch.unflatten(self.linear(codes), 1, self.grid)
 
 
-class Doubling(nn.Module):
-    """A grid to one of twice its sides: two convolutions beside a straight way."""
+class UpsamplingBlock(nn.Module):
+    """Doubles the sides of a grid: two convolutions and a shortcut."""
 
     def __init__(self, wide: int, narrow: int, classes: int) -> None:
         super().__init__()
-        self.norm1, self.norm2 = ClassNorm(wide, classes), ClassNorm(narrow, classes)
+        self.norm1 = ConditionalBatchNorm(wide, classes)
+        self.norm2 = ConditionalBatchNorm(narrow, classes)
         self.conv1 = nn.Conv2d(wide, narrow, 3, padding=1, bias=False)
         self.conv2 = nn.Conv2d(narrow, narrow, 3, padding=1)
         self.straight = nn.Conv2d(wide, narrow, 1, bias=False)
 
     def forward(self, x: Tensor, shares: Tensor) -> Tensor:
-        y = self.conv1(doubled(F.relu(self.norm1(x, shares))))
+        y = self.conv1(upsample(F.relu(self.norm1(x, shares))))
         y = self.conv2(F.relu(self.norm2(y, shares)))
-        summed: Tensor = y + doubled(self.straight(x))
+        summed: Tensor = y + upsample(self.straight(x))
         return summed
 
 
-class Paint(nn.Module):
-    """The last grid to pixels in [0, 1]."""
+class GridToPixels(nn.Module):
+    """Maps the last grid to pixels in [0, 1]."""
 
     def __init__(self, features: int, channels: int, classes: int) -> None:
         super().__init__()
-        self.norm = ClassNorm(features, classes)
+        self.norm = ConditionalBatchNorm(features, classes)
         self.conv = nn.Conv2d(features, channels, 3, padding=1)
 
     def forward(self, x: Tensor, shares: Tensor) -> Tensor:
-        painted: Tensor = self.conv(F.relu(self.norm(x, shares)))
-        return painted.to(self.conv.weight.dtype).sigmoid()
+        logits: Tensor = self.conv(F.relu(self.norm(x, shares)))
+        return logits.to(self.conv.weight.dtype).sigmoid()
 
 
-def doubled(x: Tensor) -> Tensor:
-    """Every pixel four times."""
+def upsample(x: Tensor) -> Tensor:
+    """Doubles the sides by repeating every pixel."""
     return F.interpolate(x, scale_factor=2, mode="nearest")

@@ -1,7 +1,7 @@
-"""What GIFD searches: the features that enter one stage of a generator.
+"""What GIFD searches: the input features of one stage of a generator.
 
-Values are ``[N, B, D + classes]``: an image's features, flat and in units of their usual size, and
-beside them its classes' shares, which the generator is told.
+Values are ``[N, B, D + classes]``: an image's features, flat and in units of their usual scale,
+followed by its class shares.
 """
 
 from __future__ import annotations
@@ -15,99 +15,104 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from keyhole.attacks.generative.conditional import ConditionalGenerator, Shape
-from keyhole.attacks.matching.problem import Problem
-from keyhole.attacks.matching.unknowns import Known, Picture
+from keyhole.attacks.matching.parts.unknowns import ImageUnknown, KnownValues
+from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.seeds import generator as seeded
 
 CENTRE = "centre"
-"""What is known as the place a stage's features started from, ``[N, B, D]``."""
+"""Name of the known values from which a stage's features start, ``[N, B, D]``."""
 
 
 @dataclass(frozen=True)
-class Features(Picture):
-    """What enters ``stage`` of a generator: its codes (stage 0), or features of one of its grids.
+class StageFeatures(ImageUnknown):
+    """The input of one stage of a generator: codes (stage 0), or the features of a grid.
 
-    ``radius`` bounds the change of each image's features since the stage began: in the L1 norm,
-    as a share of the norm that they began with. ``told`` says that the generator's classes are the
-    client's: then the labels are the classes, wherever they are known; else shares are sought.
+    Args:
+        generator: The generator.
+        stage: The number of the stage.
+        scales: The usual scale of each stage's input (see :func:`measure_scales`).
+        classes_match: Whether the generator's classes are the client's. If so, known labels are
+            the classes; otherwise class shares are searched for.
+        radius: The greatest change of an image's features since the stage began: in the L1 norm,
+            as a share of the norm at the start. None: no bound.
     """
 
     generator: ConditionalGenerator
     stage: int
-    sizes: tuple[float, ...]
-    """The usual size of what enters each stage."""
-    told: bool
+    scales: tuple[float, ...]
+    classes_match: bool
     radius: float | None = None
 
     name: ClassVar[str] = "features"
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return self.generator.entries[self.stage]
+        """The shape of one image's features."""
+        return self.generator.stage_shapes[self.stage]
 
     def split(self, value: Tensor) -> tuple[Tensor, Tensor]:
         """Features ``[..., D]`` and shares ``[..., classes]``."""
         count = math.prod(self.shape)
         return value[..., :count], value[..., count:]
 
-    def start(self, problem: Problem, draw: torch.Generator) -> Tensor:
-        """Standard normal codes, of all classes alike."""
+    def start(self, problem: MatchingProblem, generator: torch.Generator) -> Tensor:
+        """Standard normal codes with equal shares of all classes."""
         count = problem.knowledge.batch_size
-        codes = torch.randn(count, math.prod(self.shape), generator=draw)
-        alike = torch.full((count, self.generator.classes), 1 / self.generator.classes)
-        return torch.cat([codes, alike], -1)
+        codes = torch.randn(count, math.prod(self.shape), generator=generator)
+        equal = torch.full((count, self.generator.classes), 1 / self.generator.classes)
+        return torch.cat([codes, equal], -1)
 
-    def project(self, value: Tensor, problem: Problem, known: Known) -> Tensor:
+    def project(self, value: Tensor, problem: MatchingProblem, known: KnownValues) -> Tensor:
         features, shares = self.split(value)
         if self.radius is not None:
             centre = known[CENTRE]
             bound = self.radius * centre.abs().sum(-1, keepdim=True)
-            features = centre + onto_ball(features - centre, bound)
-        if self.told and "labels" in known:
+            features = centre + project_to_l1_ball(features - centre, bound)
+        if self.classes_match and "labels" in known:
             shares = known["labels"][..., : self.generator.classes]
         else:
-            shares = onto_simplex(shares, torch.ones_like(shares[..., :1]))
+            shares = project_to_simplex(shares, torch.ones_like(shares[..., :1]))
         return torch.cat([features, shares], -1)
 
-    def render(self, value: Tensor, problem: Problem) -> Tensor:
-        entering, shares = self.entering(value.to(problem.like))
-        drawn = self.generator.from_stage(self.stage, entering, shares)
+    def render(self, value: Tensor, problem: MatchingProblem) -> Tensor:
+        features, shares = self.stage_input(value.to(problem.like))
+        generated = self.generator.run_from_stage(self.stage, features, shares)
         black, white = problem.box
-        inputs = black + (white - black) * fitted(drawn, problem.knowledge.shape)
+        inputs = black + (white - black) * fit_to_shape(generated, problem.knowledge.shape)
         return torch.unflatten(inputs, 0, value.shape[:2])
 
-    def entering(self, value: Tensor) -> tuple[Tensor, Tensor]:
-        """What the stage takes, ``[N * B, *shape]``, and the shares of classes."""
+    def stage_input(self, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The input of the stage, ``[N * B, *shape]``, and the class shares."""
         features, shares = self.split(value.flatten(0, 1))
-        return torch.unflatten(features * self.sizes[self.stage], 1, self.shape), shares
+        return torch.unflatten(features * self.scales[self.stage], 1, self.shape), shares
 
-    def next(self, radius: float) -> Features:
-        """The domain of the stage after this one."""
+    def next_stage(self, radius: float) -> StageFeatures:
+        """The features of the following stage."""
         return replace(self, stage=self.stage + 1, radius=radius)
 
     @torch.no_grad()
-    def advanced(self, value: Tensor) -> Tensor:
-        """A value of this domain as the next one's: the same images."""
-        entering, shares = self.entering(value.to(next(self.generator.parameters())))
-        made = self.generator.stage(self.stage, entering, shares)
-        features = made.flatten(1) / self.sizes[self.stage + 1]
-        return torch.unflatten(torch.cat([features, shares], -1), 0, value.shape[:2])
+    def advance(self, value: Tensor) -> Tensor:
+        """Converts a value to the following stage's, for the same images."""
+        features, shares = self.stage_input(value.to(next(self.generator.parameters())))
+        output = self.generator.run_stage(self.stage, features, shares)
+        scaled = output.flatten(1) / self.scales[self.stage + 1]
+        return torch.unflatten(torch.cat([scaled, shares], -1), 0, value.shape[:2])
 
 
 @torch.no_grad()
-def usual_sizes(generator: ConditionalGenerator, *, codes: int = 64) -> tuple[float, ...]:
-    """The root mean square of what enters each stage, over some codes of every class in turn."""
-    features = generator.codes(codes, seeded(0, "usual sizes"))
+def measure_scales(generator: ConditionalGenerator, *, codes: int = 64) -> tuple[float, ...]:
+    """The root mean square of each stage's input, over random codes of all classes in turn."""
+    features = generator.sample_codes(codes, seeded(0, "usual sizes"))
     classes = (torch.arange(codes) % generator.classes).to(features.device)
-    sizes = [1.0]
-    for number in range(len(generator.entries) - 1):
-        features = generator.stage(number, features, classes)
-        sizes.append(float(features.square().mean().sqrt().clamp(min=1e-6)))
-    return tuple(sizes)
+    scales = [1.0]
+    for number in range(len(generator.stage_shapes) - 1):
+        features = generator.run_stage(number, features, classes)
+        scales.append(float(features.square().mean().sqrt().clamp(min=1e-6)))
+    return tuple(scales)
 
 
-def fitted(images: Tensor, shape: Shape) -> Tensor:
-    """Drawn images as the client's are: grey where those are, resized where their size differs."""
+def fit_to_shape(images: Tensor, shape: Shape) -> Tensor:
+    """Generated images with the client's channels and size: averaged to grey, and resized."""
     if images.shape[1] != shape[0]:
         images = images.mean(1, keepdim=True)
     if images.shape[2:] != shape[1:]:
@@ -115,21 +120,21 @@ def fitted(images: Tensor, shape: Shape) -> Tensor:
     return images
 
 
-def onto_simplex(value: Tensor, total: Tensor) -> Tensor:
+def project_to_simplex(value: Tensor, total: Tensor) -> Tensor:
     """The nearest ``w >= 0`` whose sum over the last axis is ``total [..., 1]``.
 
     ``w = max(v - t, 0)`` with ``t = (v_(1) + ... + v_(k) - total) / k`` over the k largest, for the
     greatest k whose smallest is still above t (Duchi et al. 2008).
     """
     largest = value.sort(-1, descending=True).values
-    places = torch.arange(1, value.shape[-1] + 1, device=value.device)
-    cuts = (largest.cumsum(-1, dtype=torch.double) - total) / places
-    count = (largest > cuts).sum(-1, keepdim=True).clamp(min=1)
-    return (value - cuts.gather(-1, count - 1).to(value)).clamp(min=0)
+    counts = torch.arange(1, value.shape[-1] + 1, device=value.device)
+    thresholds = (largest.cumsum(-1, dtype=torch.double) - total) / counts
+    count = (largest > thresholds).sum(-1, keepdim=True).clamp(min=1)
+    return (value - thresholds.gather(-1, count - 1).to(value)).clamp(min=0)
 
 
-def onto_ball(value: Tensor, radius: Tensor) -> Tensor:
+def project_to_l1_ball(value: Tensor, radius: Tensor) -> Tensor:
     """The nearest ``w`` whose L1 norm over the last axis is at most ``radius [..., 1]``."""
     lengths = value.abs()
     inside = lengths.sum(-1, keepdim=True) <= radius
-    return torch.where(inside, value, onto_simplex(lengths, radius) * value.sign())
+    return torch.where(inside, value, project_to_simplex(lengths, radius) * value.sign())

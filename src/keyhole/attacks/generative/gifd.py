@@ -1,8 +1,8 @@
 """Gradient inversion over feature domains (Fang et al. 2023, GIFD).
 
-First the codes of images whose gradient is the one observed are sought, then the features that
-enter the generator's next stage, from those of the best code on, and so forth: each stage can draw
-more than the one before it, and starts where that one ended.
+The attack first searches for the generator's codes, then for the input features of the generator's
+next stage, starting from those of the best code, and so on. Each stage can produce more images
+than the previous one, and starts where that one ended.
 """
 
 from __future__ import annotations
@@ -15,42 +15,50 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from keyhole.attacks import noise
 from keyhole.attacks.base import Reconstruction
-from keyhole.attacks.generative.feature_domain import Features, usual_sizes
+from keyhole.attacks.checkpointer import Checkpointer
+from keyhole.attacks.generative.feature_domain import StageFeatures, measure_scales
 from keyhole.attacks.generative.prior import load_generator
-from keyhole.attacks.generative.stages import Drawer, Stage, joined
+from keyhole.attacks.generative.stages import SearchStage, SharedCheckpointer, merge_stages
 from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight
-from keyhole.attacks.matching.job import Job
-from keyhole.attacks.matching.objectives import Cosine
-from keyhole.attacks.matching.optimisers import Adam, CosineDecay
-from keyhole.attacks.matching.precision import computing_in
-from keyhole.attacks.matching.priors import Magnitude, TotalVariation
-from keyhole.attacks.matching.problem import Problem
-from keyhole.attacks.matching.recipe import Recipe
-from keyhole.attacks.matching.unknowns import Pixels
-from keyhole.attacks.workbench import Workbench
+from keyhole.attacks.matching.parts.matching_parts import MatchingParts
+from keyhole.attacks.matching.parts.objectives import Cosine
+from keyhole.attacks.matching.parts.optimisers import Adam, CosineDecay
+from keyhole.attacks.matching.parts.priors import Magnitude, TotalVariation
+from keyhole.attacks.matching.parts.unknowns import Pixels
+from keyhole.attacks.matching.precision import use_precision
+from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.victim_group import VictimGroup
+from keyhole.defenses.capabilities import Capability
 from keyhole.errors import KeyholeError
 from keyhole.threat import Observation
 
 WARM_UP = 0.05
-"""The share of each stage in which the rate rises."""
+"""The share of each stage's iterations in which the learning rate rises."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gifd(Matching):
     """Cosine distance with total variation and small pixels, over codes, then features, by Adam.
 
-    ``iterations`` are spent on each of ``stages``: the generator's codes, then what enters its
-    stages one by one. ``radii`` bound how far the features of each of those may move, in the L1
-    norm, as a share of the norm they start with (the last holds for all that follow). ``pixels``
-    iterations at rate ``pixels_lr`` end it, in which the image itself is sought from there on, as
-    IG does. The image of least loss, whatever the stage, is the attack's.
+    The result is the image of least loss over all stages. If the generator has as many classes as
+    the client, the labels choose its class; otherwise the attack searches for a mixture of
+    classes too. Generated images of another size are interpolated; for grey images the channels
+    are averaged.
 
-    The generator draws the class that the label says, where it has as many classes as the client;
-    otherwise a mixture of classes is sought too. ``generator`` is a file; None: the one that comes
-    with Keyhole, for CIFAR-10. Other sizes are drawn by interpolation, grey images as means.
+    Args:
+        iterations: Iterations of each stage.
+        lr: Learning rate of codes and features.
+        tv: Weight of the total variation.
+        norm: Weight of the mean squared pixel.
+        stages: The number of stages: codes first, then the inputs of the following stages.
+        radii: Bounds on the change of each later stage's features: in the L1 norm, as shares of
+            the norm at the start. The last one holds for all further stages.
+        pixels: Iterations of a last stage that searches for the pixels themselves, as IG does.
+        pixels_lr: Learning rate of that stage.
+        generator: File of the generator; None: the one shipped with Keyhole, for CIFAR-10.
+        labels, masks, mask_weight, trials, backend, precision, seed: See :class:`Matching`.
     """
 
     iterations: Count = 250
@@ -63,78 +71,82 @@ class Gifd(Matching):
     generator: str | None = None
 
     name: ClassVar[str] = "gifd"
-    summary: ClassVar[str] = "matches gradients by what a generator can draw, stage by stage"
+    summary: ClassVar[str] = "matches gradients within a generator's images, stage by stage"
     paper: ClassVar[str] = "Fang et al. 2023 (GIFD)"
-    needs: ClassVar[str] = "a generator of images like the client's (CIFAR-10's comes along)"
-    adapts_to: ClassVar[frozenset[str]] = noise.KNOWN
+    needs: ClassVar[str] = "a generator of images like the client's (one for CIFAR-10 is shipped)"
+    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE, Capability.NOISE})
     published: ClassVar[dict[str, Any]] = {"iterations": 1000}
 
-    def misfits(self, observation: Observation) -> list[str]:
-        reasons = super().misfits(observation)
+    def incompatibilities(self, observation: Observation) -> list[str]:
+        reasons = super().incompatibilities(observation)
         try:
-            drawn = load_generator(self.path).shape
+            generated = load_generator(self.path).shape
         except KeyholeError as error:
             return [*reasons, str(error)]
         channels = observation.knowledge.shape[0]
-        if channels not in (1, drawn[0]):
+        if channels not in (1, generated[0]):
             reasons.append(
-                f"its generator draws images of {drawn[0]} channels, the client's have {channels}: "
-                "give it another by generator='PATH'"
+                f"its generator makes images of {generated[0]} channels, but the client's have "
+                f"{channels}: pass another generator as generator='PATH'"
             )
         return reasons
 
-    def draws(self, shape: tuple[int, ...]) -> bool:
-        """Whether its generator draws images of this very shape, so that its prior fits them."""
+    def generates(self, shape: tuple[int, ...]) -> bool:
+        """Whether the generator makes images of exactly this shape."""
         return load_generator(self.path).shape == tuple(shape)
 
     @property
     def path(self) -> Path | None:
+        """The generator's file; None: the shipped one."""
         return None if self.generator is None else Path(self.generator)
 
-    def recipe(self, problem: Problem) -> Recipe:
-        """The first stage's; the others differ in what is sought."""
+    def build_parts(self, problem: MatchingProblem) -> MatchingParts:
+        """The parts of the first stage; later stages differ in the images unknown."""
         generator = load_generator(self.path).to(problem.like)
-        told = generator.classes == problem.knowledge.classes
-        return Recipe(
+        classes_match = generator.classes == problem.knowledge.classes
+        return MatchingParts(
             objective=Cosine(),
-            picture=Features(generator, 0, usual_sizes(generator), told),
+            images=StageFeatures(generator, 0, measure_scales(generator), classes_match),
             optimiser=Adam(lr=self.lr),
             schedule=CosineDecay(warm_up=WARM_UP),
             priors=(TotalVariation(self.tv), Magnitude(self.norm)),
         )
 
-    def recipes(self, first: Recipe) -> list[Recipe]:
-        """One for each stage, from the codes' on."""
-        domain, found = first.picture, [first]
-        assert isinstance(domain, Features)
-        for number in range(min(self.stages, len(domain.generator.entries)) - 1):
-            domain = domain.next(self.radii[min(number, len(self.radii) - 1)])
-            found.append(replace(first, picture=domain))
+    def build_stages(self, first: MatchingParts) -> list[MatchingParts]:
+        """The parts of each stage, given those of the first."""
+        features, stages = first.images, [first]
+        assert isinstance(features, StageFeatures)
+        for number in range(min(self.stages, len(features.generator.stage_shapes)) - 1):
+            features = features.next_stage(self.radii[min(number, len(self.radii) - 1)])
+            stages.append(replace(first, images=features))
         if self.pixels:
             refine = Adam(lr=self.pixels_lr, signed=(Pixels.name,))
-            found.append(replace(first, picture=Pixels(), optimiser=refine))
-        return found
+            stages.append(replace(first, images=Pixels(), optimiser=refine))
+        return stages
 
     def stream(
-        self, observations: Sequence[Observation], bench: Workbench
+        self, observations: Sequence[Observation], checkpointer: Checkpointer
     ) -> Iterator[Reconstruction]:
         if not observations:
             return
         keep_memory()
-        problem = Problem.of(observations[0])
-        job = Job(self, problem, observations)
-        recipes = self.recipes(job.recipe)
+        problem = MatchingProblem.from_observation(observations[0])
+        group = VictimGroup(self, problem, observations)
+        stage_parts = self.build_stages(group.parts)
         lengths = [
-            self.pixels if isinstance(each.picture, Pixels) else self.iterations for each in recipes
+            self.pixels if isinstance(parts.images, Pixels) else self.iterations
+            for parts in stage_parts
         ]
-        drawer = Drawer(bench, lengths)
-        stages: list[Stage] = []
-        with computing_in(self.precision):
-            for number, recipe in enumerate(recipes):
-                stage = Stage(job, recipe, lengths[number], stages[-1] if stages else None)
-                stage.run(drawer.of(number))
+        shared = SharedCheckpointer(checkpointer, lengths)
+        stages: list[SearchStage] = []
+        with use_precision(self.precision):
+            for number, parts in enumerate(stage_parts):
+                previous = stages[-1] if stages else None
+                stage = SearchStage(group, parts, lengths[number], previous)
+                stage.run(shared.stage(number))
                 stages.append(stage)
-            found = [
-                joined([s.reconstruction(v) for s in stages]) for v in range(len(observations))
+            reconstructions = [
+                merge_stages([stage.reconstruct(number) for stage in stages])
+                for number in range(len(observations))
             ]
-        yield from found
+        yield from reconstructions

@@ -1,4 +1,4 @@
-"""Generators on disk, and the images the one that comes with Keyhole was trained on."""
+"""Generators on disk, and the images on which the shipped one was trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from keyhole.attacks.generative.conditional import ConditionalGenerator
 from keyhole.data import ImageSet
 from keyhole.errors import DoesNotFit
-from keyhole.models.kept import Kept
+from keyhole.models.shipped import ShippedNetwork
 
 ODD_DIA_VICTIMS = frozenset(
     (
@@ -21,21 +21,28 @@ ODD_DIA_VICTIMS = frozenset(
         *(45139, 45361, 45771, 48243, 48469, 48515),
     )
 )
-"""Those of the 128 victims of `dia-cifar10` that stand at odd places of the training set."""
+"""The victims of `dia-cifar10` (128 in all) that have odd numbers in the training set."""
 
 
 def public_half(data: ImageSet) -> list[int]:
-    """The images of CIFAR-10's training set that a prior may be trained on.
+    """The images of CIFAR-10's training set on which a prior may be trained.
 
-    Every second one, from the second on, less the victims of `dia-cifar10`. The others, at even
-    places, are held out: attack those (or the test set), and no victim was ever seen.
+    These are the odd-numbered images, except for the victims of `dia-cifar10`. The even-numbered
+    ones are held out: the prior has never seen a victim from among them or from the test set.
+
+    Args:
+        data: CIFAR-10's training set.
+
+    Returns:
+        The numbers of the images.
     """
     if data.name != "cifar10":
         raise DoesNotFit(f"the public half is defined for cifar10, not for {data.name!r}")
     return [i for i in range(1, len(data), 2) if i not in ODD_DIA_VICTIMS]
 
 
-def built(plan: Mapping[str, Any]) -> ConditionalGenerator:
+def build_generator(plan: Mapping[str, Any]) -> ConditionalGenerator:
+    """A generator with the dimensions that its file states."""
     channels, height, width = (int(side) for side in plan["shape"])
     return ConditionalGenerator(
         (channels, height, width),
@@ -45,18 +52,24 @@ def built(plan: Mapping[str, Any]) -> ConditionalGenerator:
     )
 
 
-GENERATORS = Kept(
+GENERATORS = ShippedNetwork(
     "generator",
-    built,
+    build_generator,
     shipped=("keyhole.attacks.generative", "cifar10.safetensors"),
-    advice="train one (keyhole.attacks.generative.train), write it with save_generator and name "
+    advice="train one with python tools/train_generator.py OUT.safetensors, and name "
     "the file as generator='PATH'",
     writer="save_generator",
 )
 
 
 def save_generator(generator: ConditionalGenerator, path: Path, *, trained_on: str) -> None:
-    """Writes a generator, how it is built, and what it was trained on."""
+    """Writes a generator's weights and dimensions to a file.
+
+    Args:
+        generator: The generator.
+        path: The safetensors file.
+        trained_on: The images it was trained on, in words.
+    """
     plan = {
         "shape": generator.shape,
         "latent": generator.latent,
@@ -68,5 +81,9 @@ def save_generator(generator: ConditionalGenerator, path: Path, *, trained_on: s
 
 
 def load_generator(path: Path | None = None) -> ConditionalGenerator:
-    """The generator in a file (None: the one that comes with Keyhole), ready to draw."""
+    """Loads a generator in evaluation mode.
+
+    Args:
+        path: Its file; None: the generator that is shipped with Keyhole, for CIFAR-10.
+    """
     return GENERATORS.load(path)

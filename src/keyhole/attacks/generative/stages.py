@@ -1,4 +1,4 @@
-"""Several runs of the engine one after another, each from where the one before it ended."""
+"""Consecutive runs of the engine, each of which starts where the previous one ended."""
 
 from __future__ import annotations
 
@@ -10,120 +10,133 @@ import torch
 from torch import Tensor
 
 from keyhole.attacks.base import Reconstruction
-from keyhole.attacks.generative.feature_domain import CENTRE, Features
+from keyhole.attacks.checkpointer import Checkpointer, Saved
+from keyhole.attacks.generative.feature_domain import CENTRE, StageFeatures
 from keyhole.attacks.matching.engine import START
-from keyhole.attacks.matching.job import Job
-from keyhole.attacks.matching.optimisers import State
-from keyhole.attacks.matching.recipe import Recipe
-from keyhole.attacks.matching.runner import under
-from keyhole.attacks.matching.unknowns import Picture
-from keyhole.attacks.workbench import Saved, Workbench
+from keyhole.attacks.matching.parts.matching_parts import MatchingParts
+from keyhole.attacks.matching.parts.optimisers import State
+from keyhole.attacks.matching.parts.unknowns import ImageUnknown
+from keyhole.attacks.matching.runner import Runner, tensors_under
+from keyhole.attacks.matching.victim_group import VictimGroup
 
 
-class Stage:
-    """One run of the engine; its victims start at the images that the stage before found best."""
+class SearchStage:
+    """One run of the engine; victims start at the best images of the previous stage."""
 
-    def __init__(self, job: Job, recipe: Recipe, iterations: int, before: Stage | None) -> None:
-        self.job = job.with_recipe(recipe)
-        self.recipe, self.iterations, self.before = recipe, iterations, before
+    runner: Runner
 
-    def run(self, bench: Workbench) -> None:
-        self.done = self.job.runner(self.iterations, bench, self.given)
-        self.done.run()
+    def __init__(
+        self,
+        group: VictimGroup,
+        parts: MatchingParts,
+        iterations: int,
+        previous: SearchStage | None,
+    ) -> None:
+        self.group = group.with_parts(parts)
+        self.parts, self.iterations, self.previous = parts, iterations, previous
 
-    def given(self, victims: Sequence[int]) -> State:
-        """What is known of some victims, and where the stage before left them."""
-        known = self.job.given(victims)
-        if self.before is None:
+    def run(self, checkpointer: Checkpointer) -> None:
+        """Runs the stage for all victims."""
+        self.runner = self.group.make_runner(self.iterations, checkpointer, self.known_values)
+        self.runner.run()
+
+    def known_values(self, victims: Sequence[int]) -> State:
+        """What is known about some victims, with their starting values from the previous stage."""
+        known = self.group.known_values(victims)
+        if self.previous is None:
             return known
-        picture = self.recipe.picture
-        left = self.before.left(victims, picture)
-        if isinstance(picture, Features):
-            known[CENTRE] = picture.split(left[picture.name])[0].contiguous()
-        return known | {START + name: value for name, value in left.items()}
+        images = self.parts.images
+        start = self.previous.starting_values(victims, images)
+        if isinstance(images, StageFeatures):
+            known[CENTRE] = images.split(start[images.name])[0].contiguous()
+        return known | {START + name: value for name, value in start.items()}
 
-    def left(self, victims: Sequence[int], picture: Picture) -> State:
-        """This stage's best images as the ``picture`` of the next, and its other unknowns."""
-        outcomes = [self.done.outcomes[victim].best for victim in victims]
+    def starting_values(self, victims: Sequence[int], images: ImageUnknown) -> State:
+        """The best values of this stage, converted to the ``images`` unknown of the next stage."""
+        outcomes = [self.runner.outcomes[victim].best for victim in victims]
         best = {name: torch.stack([o[name] for o in outcomes]) for name in outcomes[0]}
-        own = self.recipe.picture
-        assert isinstance(own, Features)
+        own = self.parts.images
+        assert isinstance(own, StageFeatures)
         value = best.pop(own.name)
-        on = isinstance(picture, Features)
-        return {
-            **best,
-            picture.name: own.advanced(value) if on else own.render(value, self.job.problem),
-        }
+        if isinstance(images, StageFeatures):
+            return {**best, images.name: own.advance(value)}
+        return {**best, images.name: own.render(value, self.group.problem)}
 
-    def reconstruction(self, number: int) -> Reconstruction:
-        return self.job.reconstruction(number, self.done)
+    def reconstruct(self, number: int) -> Reconstruction:
+        """This stage's reconstruction of one observation."""
+        return self.group.reconstruct(number, self.runner)
 
 
-def joined(found: Sequence[Reconstruction]) -> Reconstruction:
-    """The best stage's images, by loss, with the way through all stages."""
-    facts = [stage.diagnostics for stage in found]
-    best = min(range(len(found)), key=lambda k: (facts[k]["failed"], facts[k]["loss"]))
-    before = [int(sum(f["iterations"] for f in facts[:k])) for k in range(len(found))]
-    stages = list(zip(before, found, strict=True))
-    images = found[best].images
+def merge_stages(stages: Sequence[Reconstruction]) -> Reconstruction:
+    """The images of the stage with the least loss, with the curves and frames of all stages."""
+    diagnostics = [stage.diagnostics for stage in stages]
+    best = min(range(len(stages)), key=lambda k: (diagnostics[k]["failed"], diagnostics[k]["loss"]))
+    starts = [int(sum(d["iterations"] for d in diagnostics[:k])) for k in range(len(stages))]
+    timed = list(zip(starts, stages, strict=True))
+    images = stages[best].images
     return replace(
-        found[best],
+        stages[best],
         images=None if images is None else images.cpu(),
-        loss_curve=tuple((start + i, loss) for start, f in stages for i, loss in f.loss_curve),
+        loss_curve=tuple((start + i, loss) for start, s in timed for i, loss in s.loss_curve),
         frames=tuple(
-            (start + i, image) for start, f in stages for i, image in f.frames if i or not start
+            (start + i, image) for start, s in timed for i, image in s.frames if i or not start
         ),
         diagnostics={
-            **facts[best],
-            "iterations": sum(f["iterations"] for f in facts),
+            **diagnostics[best],
+            "iterations": sum(d["iterations"] for d in diagnostics),
             "stage": float(best),
         },
     )
 
 
 @dataclass
-class Drawer:
-    """One workbench for several runs: what each saved, side by side."""
+class SharedCheckpointer:
+    """Divides one checkpointer among several stages."""
 
-    bench: Workbench
+    checkpointer: Checkpointer
     lengths: Sequence[int]
+    """The iterations of each stage."""
     saved: dict[int, Saved] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        found = self.bench.load()
-        if found is not None:
-            tensors, facts = found
-            for key, own in facts["stages"].items():
-                self.saved[int(key)] = under(f"{key}/", tensors), own
+        loaded = self.checkpointer.load()
+        if loaded is not None:
+            tensors, facts = loaded
+            for key, stage_facts in facts["stages"].items():
+                self.saved[int(key)] = tensors_under(f"{key}/", tensors), stage_facts
 
-    def of(self, number: int) -> StageBench:
-        return StageBench(self, number, self.bench.victims_at_once, self.bench.deadline)
+    def stage(self, number: int) -> StageCheckpointer:
+        """The checkpointer of one stage."""
+        return StageCheckpointer(
+            self, number, self.checkpointer.victims_at_once, self.checkpointer.deadline
+        )
 
-    def keep(self) -> None:
+    def save_all(self) -> None:
+        """Saves the states of all stages together."""
         tensors = {f"{k}/{n}": t for k, (own, _) in self.saved.items() for n, t in own.items()}
-        self.bench.save(tensors, {"stages": {k: own for k, (_, own) in self.saved.items()}})
+        self.checkpointer.save(tensors, {"stages": {k: own for k, (_, own) in self.saved.items()}})
 
 
 @dataclass
-class StageBench:
-    """The place of one run on the common workbench."""
+class StageCheckpointer:
+    """The checkpointer of one stage."""
 
-    drawer: Drawer
+    shared: SharedCheckpointer
     number: int
     victims_at_once: int | None
     deadline: float | None = None
 
     def load(self) -> Saved | None:
-        return self.drawer.saved.get(self.number)
+        return self.shared.saved.get(self.number)
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        self.drawer.saved[self.number] = (dict(tensors), dict(facts))
-        self.drawer.keep()
+        self.shared.saved[self.number] = (dict(tensors), dict(facts))
+        self.shared.save_all()
 
     def due(self) -> bool:
-        return self.drawer.bench.due()
+        return self.shared.checkpointer.due()
 
     def watch(self, done: int, total: int, text: str) -> None:
-        lengths = self.drawer.lengths
+        lengths = self.shared.lengths
         where = f"stage {self.number + 1} of {len(lengths)}: {text}"
-        self.drawer.bench.watch(sum(lengths[: self.number]) + done, sum(lengths), where)
+        self.shared.checkpointer.watch(sum(lengths[: self.number]) + done, sum(lengths), where)

@@ -3,27 +3,27 @@
 from keyhole.attacks.matching.attack import Matching
 from keyhole.attacks.matching.presets import (
     DeepLeakage,
+    DiaRead,
     DropoutInversion,
     GradInversion,
     GradViT,
     ImprovedDeepLeakage,
     InvertingGradients,
     IterativeApril,
-    MaskReading,
-    WellInformed,
+    Wiig,
 )
 from keyhole.attacks.matching.uploaded import UploadedInversion
 
 __all__ = [
     "DeepLeakage",
+    "DiaRead",
     "DropoutInversion",
     "GradInversion",
     "GradViT",
     "ImprovedDeepLeakage",
     "InvertingGradients",
     "IterativeApril",
-    "MaskReading",
     "Matching",
     "UploadedInversion",
-    "WellInformed",
+    "Wiig",
 ]

@@ -1,8 +1,8 @@
-"""Keeps glibc from giving memory back between steps.
+"""Keeps glibc from returning memory to the system between steps.
 
-Every step allocates and frees the same large tensors. By default glibc maps and unmaps each, and
-the page faults cost more than the mathematics. The settings hold for this process alone and are
-made at run time: nothing is asked of the user.
+Every step allocates and frees the same large tensors. By default glibc maps and unmaps each of
+them, and the page faults cost more than the computation. The settings are made at run time and
+hold for this process only.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
 
 @cache
 def keep_memory() -> bool:
-    """Makes malloc reuse large blocks; whether that was possible on this system."""
+    """Makes malloc reuse large blocks; returns whether this system allows it."""
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt

@@ -11,19 +11,20 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from keyhole.attacks import noise
+from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Attack, Reconstruction
-from keyhole.attacks.closed_form import LabelInference
+from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
 from keyhole.attacks.matching.allocator import keep_memory
-from keyhole.attacks.matching.execution import Way
-from keyhole.attacks.matching.job import Job
-from keyhole.attacks.matching.lens import Lenses, lenses_for
-from keyhole.attacks.matching.precision import Precision, computing_in
-from keyhole.attacks.matching.problem import Problem
-from keyhole.attacks.matching.recipe import Recipe
-from keyhole.attacks.matching.unknowns import SoftLabels
-from keyhole.attacks.noise import Noise
-from keyhole.attacks.workbench import Bare, Workbench
+from keyhole.attacks.matching.gradients.gradient_weights import WeightsByName, weights_from_noise
+from keyhole.attacks.matching.gradients.matchers import Backend
+from keyhole.attacks.matching.parts.matching_parts import MatchingParts
+from keyhole.attacks.matching.parts.unknowns import SoftLabels
+from keyhole.attacks.matching.precision import Precision, use_precision
+from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.victim_group import VictimGroup
+from keyhole.attacks.noise import merge_updates
+from keyhole.defenses.capabilities import Capability
+from keyhole.defenses.noise_model import Noise
 from keyhole.threat import Observation
 
 Count = Annotated[int, Field(ge=1)]
@@ -39,7 +40,7 @@ class Matching(Attack):
     ``masks``: the clients' dropout is ``ignored``, its masks are ``given``, ``sought`` with the
     images, or ``read`` off the update where it shows them and sought elsewhere.
     ``trials`` first guesses are followed and the one of least loss is taken; where images differ in
-    the local steps they were in, each guess believes another order of them. ``way`` and
+    the local steps they were in, each guess believes another order of them. ``backend`` and
     ``precision`` say how it is computed.
     """
 
@@ -49,7 +50,7 @@ class Matching(Attack):
     masks: Literal["ignored", "given", "sought", "read"] = "ignored"
     mask_weight: Weight = 1e-4
     trials: Count = 1
-    way: Way = "auto"
+    backend: Backend = "auto"
     precision: Precision = "float32"
     seed: int = 0
 
@@ -59,16 +60,16 @@ class Matching(Attack):
     needs: ClassVar[str] = "any differentiable model; minutes rather than seconds"
 
     @abstractmethod
-    def recipe(self, problem: Problem) -> Recipe:
-        """The parts, for one model; labels and masks are seen to by :meth:`whole_recipe`."""
+    def build_parts(self, problem: MatchingProblem) -> MatchingParts:
+        """The parts, for one model; labels and masks are seen to by :meth:`build_all_parts`."""
 
-    def whole_recipe(self, problem: Problem) -> Recipe:
+    def build_all_parts(self, problem: MatchingProblem) -> MatchingParts:
         """The parts, with labels and masks among the unknowns where they are sought."""
-        recipe = self.recipe(problem)
+        recipe = self.build_parts(problem)
         if self.labels == "sought":
             recipe = replace(recipe, labels=SoftLabels())
         if self.masks in ("sought", "read"):
-            recipe = recipe.seeking_masks(problem, self.mask_weight)
+            recipe = recipe.with_mask_search(problem, self.mask_weight)
         return recipe
 
     @property
@@ -76,15 +77,15 @@ class Matching(Attack):
         told = {"labels": self.labels, "masks": self.masks}
         return frozenset(name for name, how in told.items() if how == "given")
 
-    def misfits(self, observation: Observation) -> list[str]:
+    def incompatibilities(self, observation: Observation) -> list[str]:
         reasons = []
         if self.labels == "inferred":
-            reasons += LabelInference().misfits(observation)
+            reasons += LabelInference().incompatibilities(observation)
         if self.labels == "given" and observation.knowledge.labels is None:
             reasons.append("it must be given the labels, and was not")
         if self.masks == "given" and observation.knowledge.masks is None:
             reasons.append("it must be given the client's dropout masks, and was not")
-        if self.masks == "given" and not Problem.of(observation).sites:
+        if self.masks == "given" and not MatchingProblem.from_observation(observation).sites:
             reasons.append("the client drops nothing, so that there are no masks to be given")
         return reasons
 
@@ -94,42 +95,43 @@ class Matching(Attack):
         reported = [name for name in names if name in observation.update.change]
         return set() if reported else set(names[:1])
 
-    def observed(self, observation: Observation) -> dict[str, Tensor]:
+    def target_gradient(self, observation: Observation) -> dict[str, Tensor]:
         """The gradient that is to be matched."""
-        return self.looked_at(observation)[0]
+        return self.weighted_target(observation)[0]
 
-    def lenses(self, observation: Observation) -> Lenses:
+    def gradient_weights(self, observation: Observation) -> WeightsByName:
         """Through what that gradient is seen, by an attacker who knows where noise is in it."""
-        return lenses_for(*self.looked_at(observation))
+        return weights_from_noise(*self.weighted_target(observation))
 
-    def looked_at(self, observation: Observation) -> tuple[dict[str, Tensor], dict[str, Noise]]:
-        """The gradient, and the noise in it that this attack adapts to."""
-        known = observation.knowledge.defense
-        if known is None or known.name not in self.adapts_to:
+    def weighted_target(
+        self, observation: Observation
+    ) -> tuple[dict[str, Tensor], dict[str, Noise]]:
+        """The gradient, and the noise in it, where this attack uses what is known of that."""
+        if Capability.NOISE not in self.uses:
             return observation.update.gradient(), {}
-        return noise.read(observation)
+        return merge_updates(observation)
 
-    def told(self, observation: Observation) -> dict[str, Tensor]:
+    def extra_inputs(self, observation: Observation) -> dict[str, Tensor]:
         """What else the recipe's parts must know of one victim."""
         return {}
 
-    def finished(self, images: Tensor, observation: Observation) -> Tensor:
+    def postprocess(self, images: Tensor, observation: Observation) -> Tensor:
         """What the attack makes of the images that match, ``[B, C, H, W]``."""
         return images
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
-        return next(self.stream([observation], Bare()))
+        return next(self.stream([observation], NullCheckpointer()))
 
     def stream(
-        self, observations: Sequence[Observation], bench: Workbench
+        self, observations: Sequence[Observation], checkpointer: Checkpointer
     ) -> Iterator[Reconstruction]:
         if not observations:
             return
         keep_memory()
-        problem = Problem.of(observations[0])
-        job = Job(self, problem, observations)
-        runner = job.runner(self.iterations, bench, job.given)
-        with computing_in(self.precision):
+        problem = MatchingProblem.from_observation(observations[0])
+        group = VictimGroup(self, problem, observations)
+        runner = group.make_runner(self.iterations, checkpointer, group.known_values)
+        with use_precision(self.precision):
             runner.run()
         for number in range(len(observations)):
-            yield job.reconstruction(number, runner)
+            yield group.reconstruct(number, runner)

@@ -1,4 +1,4 @@
-"""The engine: takes N victims through one recipe, as a tensor axis."""
+"""The engine: attacks N victims with one set of parts, along a tensor axis."""
 
 from __future__ import annotations
 
@@ -7,41 +7,46 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from keyhole.attacks.matching.execution import Matcher
-from keyhole.attacks.matching.optimisers import State
-from keyhole.attacks.matching.priors import Guess
-from keyhole.attacks.matching.problem import Problem
-from keyhole.attacks.matching.recipe import Recipe
-from keyhole.attacks.matching.state import GIVEN, keep
-from keyhole.attacks.matching.unknowns import split_sites
+from keyhole.attacks.matching.gradients.matchers import Matcher
+from keyhole.attacks.matching.parts.matching_parts import MatchingParts
+from keyhole.attacks.matching.parts.optimisers import State
+from keyhole.attacks.matching.parts.priors import Guess
+from keyhole.attacks.matching.parts.unknowns import split_sites
+from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.state import KNOWN, assign_where
 
 VALUE, BEST = "value.", "best."
+"""Prefixes of an unknown's current value and of its value at the least loss."""
 START = "start."
-"""Prefix of what is given as an unknown's first guess."""
+"""Prefix of an unknown's first guess, if it is given."""
 
 
 class Engine:
-    """One recipe on one problem. :meth:`step` is a whole iteration, in place, without a look back.
+    """Runs one set of parts on one problem.
 
-    Nothing in a step waits for the device or depends on another victim.
+    :meth:`step` is a whole iteration in place. Nothing in it waits for the device or depends on
+    another victim.
     """
 
-    def __init__(self, recipe: Recipe, problem: Problem, iterations: int) -> None:
-        self.recipe = recipe
+    def __init__(self, parts: MatchingParts, problem: MatchingProblem, iterations: int) -> None:
+        self.parts = parts
         self.problem = problem
         self.iterations = iterations
 
     def start(
-        self, victims: Sequence[int], draws: Sequence[torch.Generator], given: State
+        self, victims: Sequence[int], generators: Sequence[torch.Generator], known: State
     ) -> State:
-        """First guesses, drawn for each victim by its own generator; ``given`` is ``[N, ...]``."""
+        """The state at the first guesses, which each victim's own generator draws.
+
+        ``known`` holds what is known about the victims, ``[N, ...]``.
+        """
         like = self.problem.like
         values = {}
-        for unknown in self.recipe.unknowns:
-            first = given.get(START + unknown.name)
+        for unknown in self.parts.unknowns:
+            first = known.get(START + unknown.name)
             if first is None:
-                first = torch.stack([unknown.start(self.problem, draw) for draw in draws])
-            values[unknown.name] = unknown.project(first.to(like), self.problem, given)
+                first = torch.stack([unknown.start(self.problem, g) for g in generators])
+            values[unknown.name] = unknown.project(first.to(like), self.problem, known)
         count, device = len(victims), like.device
         return {
             "victim": torch.tensor(victims, device=device),
@@ -52,88 +57,90 @@ class Engine:
             "least": torch.full((count,), torch.inf, device=device).to(like.dtype),
             **{VALUE + name: value for name, value in values.items()},
             **{BEST + name: value.clone() for name, value in values.items()},
-            **self.recipe.optimiser.start(values),
-            **self.recipe.schedule.start(count, device),
-            **{GIVEN + n: tensor for n, tensor in given.items() if not n.startswith(START)},
+            **self.parts.optimiser.start(values),
+            **self.parts.schedule.start(count, device),
+            **{KNOWN + n: tensor for n, tensor in known.items() if not n.startswith(START)},
         }
 
     def step(self, state: State, matcher: Matcher) -> None:
-        """One iteration for every victim: loss, gradient, bookkeeping, move, projection."""
-        names = [unknown.name for unknown in self.recipe.unknowns]
+        """One iteration for every victim: loss, gradient, record, update, projection."""
+        names = [unknown.name for unknown in self.parts.unknowns]
         values = {name: state[VALUE + name] for name in names}
         with torch.enable_grad():
             tracked = {name: value.detach().requires_grad_() for name, value in values.items()}
             loss = self.loss(tracked, state, matcher)
-            found = torch.autograd.grad(loss.sum(), list(tracked.values()), materialize_grads=True)
+            derivatives = torch.autograd.grad(
+                loss.sum(), list(tracked.values()), materialize_grads=True
+            )
         with torch.no_grad():
-            self._note(loss.detach(), state, values)
-            lr = self._schedule(state)
-            gradients = dict(zip(names, found, strict=True))
-            self.recipe.optimiser.step(values, gradients, state, lr)
-            known = {n.removeprefix(GIVEN): t for n, t in state.items() if n.startswith(GIVEN)}
-            for unknown in self.recipe.unknowns:
+            self._record_best(loss.detach(), state, values)
+            lr = self._step_schedule(state)
+            gradients = dict(zip(names, derivatives, strict=True))
+            self.parts.optimiser.step(values, gradients, state, lr)
+            known = {n.removeprefix(KNOWN): t for n, t in state.items() if n.startswith(KNOWN)}
+            for unknown in self.parts.unknowns:
                 value = values[unknown.name]
                 value.copy_(unknown.project(value, self.problem, known))
 
     def loss(self, values: dict[str, Tensor], state: State, matcher: Matcher) -> Tensor:
-        """Objective and priors, ``[N]``."""
-        recipe = self.recipe
-        images = recipe.picture.render(values[recipe.picture.name], self.problem)
-        if recipe.labels is None:
-            targets = state[GIVEN + "labels"]
+        """Objective plus priors, ``[N]``."""
+        parts = self.parts
+        images = parts.images.render(values[parts.images.name], self.problem)
+        if parts.labels is None:
+            targets = state[KNOWN + "labels"]
         else:
-            targets = values[recipe.labels.name].softmax(-1)
+            targets = values[parts.labels.name].softmax(-1)
         masks = self.masks(values, state)
         match = matcher(images, targets, masks)
-        loss = recipe.objective(match)
-        if recipe.priors:
+        loss = parts.objective(match)
+        if parts.priors:
             progress = state["iterations"] / self.iterations
             guess = Guess(images, masks, match, progress)
-            loss = loss + torch.stack([prior(guess) for prior in recipe.priors]).sum(0)
+            loss = loss + torch.stack([prior(guess) for prior in parts.priors]).sum(0)
         return loss
 
     def masks(self, values: dict[str, Tensor], state: State) -> tuple[Tensor, ...] | None:
-        """The dropout masks of every site: sought, given, or sought where not given."""
-        known = state.get(GIVEN + "masks")
-        if self.recipe.masks is not None:
-            sought = values[self.recipe.masks.name]
-            joint = sought if known is None else torch.where(known < 0, sought, known)
-            return self.recipe.masks.render(joint)
+        """One dropout mask per site: known where it is known, searched for elsewhere."""
+        known = state.get(KNOWN + "masks")
+        if self.parts.masks is not None:
+            value = values[self.parts.masks.name]
+            masks = value if known is None else torch.where(known < 0, value, known)
+            return self.parts.masks.render(masks)
         if known is None:
             return None
         return split_sites(known, self.problem.sites)
 
-    def _note(self, loss: Tensor, state: State, values: dict[str, Tensor]) -> None:
-        """Keeps what had the least loss; a victim whose loss is not finite leaves the game."""
+    def _record_best(self, loss: Tensor, state: State, values: dict[str, Tensor]) -> None:
+        """Keeps the values of least loss; a victim whose loss is not finite is marked broken."""
         finite = loss.isfinite()
         alive = state["alive"]
         state["broken"].logical_or_(alive & ~finite)
         alive.logical_and_(finite)
         better = alive & (loss < state["least"])
-        keep(better, loss, state["least"])
+        assign_where(better, loss, state["least"])
         for name, value in values.items():
-            keep(better, value, state[BEST + name])
-        keep(alive, loss, state["loss"])
+            assign_where(better, value, state[BEST + name])
+        assign_where(alive, loss, state["loss"])
 
-    def _schedule(self, state: State) -> Tensor:
-        """The coming step's learning rates; ends victims that are done."""
+    def _step_schedule(self, state: State) -> Tensor:
+        """The learning-rate factors of the coming step; marks victims that are done."""
         alive, loss = state["alive"], state["loss"]
         state["iterations"].add_(alive)
         progress = state["iterations"] / self.iterations
-        lr, done = self.recipe.schedule.step(loss, progress, state)
+        lr, done = self.parts.schedule.step(loss, progress, state)
         done = done | (state["iterations"] >= self.iterations)
-        if self.recipe.stop_below is not None:
-            done = done | (loss < self.recipe.stop_below)
+        if self.parts.stop_below is not None:
+            done = done | (loss < self.parts.stop_below)
         alive.logical_and_(~done)
         return lr
 
 
 Stepper = Callable[[int], None]
-"""Takes so many steps."""
+"""Called with a number of steps, takes that many."""
 
 
-def stepper(engine: Engine, state: State, matcher: Matcher) -> Stepper:
-    """Steps one by one."""
+def make_stepper(engine: Engine, state: State, matcher: Matcher) -> Stepper:
+    """A stepper that runs one step after another."""
 
     def advance(count: int) -> None:
         for _ in range(count):

@@ -1,4 +1,4 @@
-"""How exactly the GPU multiplies while an attack runs."""
+"""The precision in which the GPU multiplies while an attack runs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Precision = Literal["float32", "tf32", "bf16"]
 
 
 @contextmanager
-def computing_in(precision: Precision) -> Iterator[None]:
-    """float32 means float32: TF32 only where it is asked for.
+def use_precision(precision: Precision) -> Iterator[None]:
+    """Sets the precision inside the block: TF32 is used only if it was asked for.
 
-    cuDNN tries its algorithms and keeps the fastest; by its own guess a step of ResNet-18 took 134
-    ms on an H200, after the search (and with another unfolding) 84.
+    cuDNN tries its algorithms and keeps the fastest. With cuDNN's own guess a step of ResNet-18
+    took 134 ms on an H200; after the search (and with another unfolding) it took 84 ms.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic.dataclasses import dataclass
 
-from keyhole.attacks import noise
 from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight
-from keyhole.attacks.matching.objectives import Cosine, SquaredError
-from keyhole.attacks.matching.optimisers import LBFGS, Adam, CosineDecay, Plateau, Steps
-from keyhole.attacks.matching.priors import (
+from keyhole.attacks.matching.parts.matching_parts import MatchingParts
+from keyhole.attacks.matching.parts.objectives import Cosine, SquaredError
+from keyhole.attacks.matching.parts.optimisers import LBFGS, Adam, CosineDecay, Plateau, StepDecay
+from keyhole.attacks.matching.parts.priors import (
     BatchNormStatistics,
     LastFeatures,
     Magnitude,
@@ -20,12 +20,11 @@ from keyhole.attacks.matching.priors import (
     Prior,
     TotalVariation,
 )
-from keyhole.attacks.matching.problem import Problem
-from keyhole.attacks.matching.read_off import readable
-from keyhole.attacks.matching.recipe import Recipe
-from keyhole.attacks.matching.unknowns import Pixels
-from keyhole.defenses.regions import zones
-from keyhole.models.anatomy import known_embedding, logits_layer, patch_embedding
+from keyhole.attacks.matching.parts.unknowns import Pixels
+from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.readable_masks import readable_sites
+from keyhole.defenses.capabilities import BlockShuffle, Capability
+from keyhole.models.anatomy import find_logits_layer, find_patch_embedding, require_patch_embedding
 from keyhole.threat import Observation
 
 Labels = Literal["given", "inferred", "sought"]
@@ -45,12 +44,12 @@ class DeepLeakage(Matching):
     paper: ClassVar[str] = "Zhu et al. 2019 (DLG)"
     published: ClassVar[dict[str, Any]] = {"iterations": 6000}
 
-    def recipe(self, problem: Problem) -> Recipe:
-        return Recipe(
+    def build_parts(self, problem: MatchingProblem) -> MatchingParts:
+        return MatchingParts(
             objective=SquaredError(relative=True),
-            picture=Pixels(clamped=False),
+            images=Pixels(clamped=False),
             optimiser=LBFGS(lr=self.lr),
-            schedule=Steps(at=()),
+            schedule=StepDecay(at=()),
         )
 
 
@@ -75,7 +74,8 @@ class InvertingGradients(Matching):
     ``stop_below``. One who knows where a defense puts noise looks past it (see
     :mod:`keyhole.attacks.noise`), and averages what was seen several times. ``features`` weighs
     the last layer's inputs, which an update of one image tells exactly where that layer has no
-    noise; None: not at all, and under a known TIP the more, the more filters it blurs.
+    noise; None: not at all, and where noise is known to be in other layers alone the more, the
+    more of their rows have it.
     """
 
     iterations: Count = 3000
@@ -89,7 +89,7 @@ class InvertingGradients(Matching):
     name: ClassVar[str] = "ig"
     summary: ClassVar[str] = "matches gradients' direction, smooth images preferred"
     paper: ClassVar[str] = "Geiping et al. 2020 (IG), as run in Scheliga et al. 2023"
-    adapts_to: ClassVar[frozenset[str]] = noise.KNOWN
+    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE, Capability.NOISE})
     published: ClassVar[dict[str, Any]] = {
         "iterations": 20_000,
         "patience": 800,
@@ -98,20 +98,20 @@ class InvertingGradients(Matching):
         "stop_below": 1e-5,
     }
 
-    def recipe(self, problem: Problem) -> Recipe:
-        return Recipe(
+    def build_parts(self, problem: MatchingProblem) -> MatchingParts:
+        return MatchingParts(
             objective=Cosine(),
-            picture=Pixels(),
+            images=Pixels(),
             optimiser=Adam(lr=self.lr, signed=("pixels",)),
             schedule=Plateau(patience=self.patience, drops=self.drops, give_up=self.give_up),
             priors=self.priors(problem),
             stop_below=self.stop_below,
         )
 
-    def priors(self, problem: Problem) -> tuple[Prior, ...]:
-        smooth = TotalVariation(self.tv, block=shuffled_blocks(problem))
-        weight = worth_of_features(problem) if self.features is None else self.features
-        layer = telling_layer(problem) if weight > 0 else None
+    def priors(self, problem: MatchingProblem) -> tuple[Prior, ...]:
+        smooth = TotalVariation(self.tv, block=shuffled_block_size(problem))
+        weight = choose_feature_weight(problem) if self.features is None else self.features
+        layer = readable_last_layer(problem) if weight > 0 else None
         return (smooth,) if layer is None else (smooth, LastFeatures(weight, layer))
 
 
@@ -122,39 +122,38 @@ Chosen on eight images of CIFAR-10's training set, with the square of the share.
 """
 
 
-def worth_of_features(problem: Problem) -> float:
-    """TIP leaves the last layer clean, and blurs a known share of the filters before it.
+def choose_feature_weight(problem: MatchingProblem) -> float:
+    """For a defense that leaves the last layer clean, and blurs a known share of rows before it.
 
     Where fewer numbers enter that layer than the image has, they tell less of it.
     """
-    known = problem.knowledge.defense
-    layer = telling_layer(problem) if known is not None and known.name == "tip" else None
-    if known is None or layer is None:
+    layer = readable_last_layer(problem) if problem.noise else None
+    if layer is None or {f"{layer}.weight", f"{layer}.bias"} & set(problem.noise):
         return 0.0
     inputs = problem.model.get_parameter(f"{layer}.weight").shape[1]
     told = min(1.0, inputs / math.prod(problem.knowledge.shape))
-    return FEATURES * told * float(known.parameters["ratio"]) ** 2
+    return FEATURES * told * max(noise.share for noise in problem.noise.values()) ** 2
 
 
-def telling_layer(problem: Problem) -> str | None:
+def readable_last_layer(problem: MatchingProblem) -> str | None:
     """The last layer, where an update tells its inputs: of one image, in one step."""
-    layer = logits_layer(problem.model, problem.knowledge.shape)
+    layer = find_logits_layer(problem.model, problem.knowledge.shape)
     alone = problem.knowledge.batch_size == 1 and problem.steps == 1
     own = {name for name, _ in problem.model.named_parameters()}
     told = {f"{layer}.weight", f"{layer}.bias"} <= own
     return layer if alone and told else None
 
 
-def shuffled_blocks(problem: Problem) -> int | None:
+def shuffled_block_size(problem: MatchingProblem) -> int | None:
     """The side of the smallest blocks that a known defense shuffles; None: it shuffles none."""
-    known = problem.knowledge
-    if known.defense is None or known.defense.name != "csvar":
-        return None
-    return zones(*known.shape[1:], known.defense.parameters.get("block"))[0].fine
+    _, height, width = problem.knowledge.shape
+    defense = problem.knowledge.declared(Capability.IMAGE_CHANGE)
+    change = None if defense is None else defense.image_change()
+    return change.finest(height, width) if isinstance(change, BlockShuffle) else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class WellInformed(InvertingGradients):
+class Wiig(InvertingGradients):
     """IG that is told the client's dropout masks: what dropout hides, and nothing else."""
 
     masks: Masks = "given"
@@ -173,10 +172,13 @@ class DropoutInversion(InvertingGradients):
     name: ClassVar[str] = "dia"
     summary: ClassVar[str] = "IG that seeks the client's dropout masks with the image"
     paper: ClassVar[str] = "Scheliga et al. 2023 (DIA)"
+    uses: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.IMAGE_CHANGE, Capability.NOISE, Capability.HIDDEN_MASKS}
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
-class MaskReading(DropoutInversion):
+class DiaRead(DropoutInversion):
     """DIA that reads the masks off the update where it shows them, and seeks only the others."""
 
     masks: Masks = "read"
@@ -185,12 +187,12 @@ class MaskReading(DropoutInversion):
     summary: ClassVar[str] = "DIA with the masks that the update shows read off it"
     paper: ClassVar[str] = "Keyhole; after Scheliga et al. 2023 (DIA)"
     needs: ClassVar[str] = "one image a client; dropout straight before a linear layer"
-    adapts_to: ClassVar[frozenset[str]] = frozenset({"dropout"})
+    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.HIDDEN_MASKS})
     only_adaptive: ClassVar[bool] = True
 
-    def misfits(self, observation: Observation) -> list[str]:
-        reasons = super().misfits(observation)
-        if not readable(Problem.of(observation)):
+    def incompatibilities(self, observation: Observation) -> list[str]:
+        reasons = super().incompatibilities(observation)
+        if not readable_sites(MatchingProblem.from_observation(observation)):
             reasons.append(
                 "no mask can be read off: it needs one image a client and a dropout whose output "
                 "goes straight into a linear layer"
@@ -211,19 +213,19 @@ class IterativeApril(Matching):
     paper: ClassVar[str] = "Lu et al. 2022 (APRIL, optimisation)"
     needs: ClassVar[str] = "a ViT with learned absolute position embeddings"
 
-    def misfits(self, observation: Observation) -> list[str]:
-        return [*no_patches(observation), *super().misfits(observation)]
+    def incompatibilities(self, observation: Observation) -> list[str]:
+        return [*why_no_patches(observation), *super().incompatibilities(observation)]
 
     def reads(self, observation: Observation) -> set[str]:
-        return {known_embedding(observation.model, observation.knowledge.shape).position}
+        return {require_patch_embedding(observation.model, observation.knowledge.shape).position}
 
-    def recipe(self, problem: Problem) -> Recipe:
-        embedding = known_embedding(problem.model, problem.knowledge.shape)
-        return Recipe(
+    def build_parts(self, problem: MatchingProblem) -> MatchingParts:
+        embedding = require_patch_embedding(problem.model, problem.knowledge.shape)
+        return MatchingParts(
             objective=SquaredError(relative=True),
-            picture=Pixels(),
+            images=Pixels(),
             optimiser=Adam(lr=self.lr),
-            schedule=Steps(),
+            schedule=StepDecay(),
             priors=(
                 PositionCosine(self.position_weight, embedding.position),
                 TotalVariation(self.tv),
@@ -249,15 +251,15 @@ class GradViT(Matching):
     needs: ClassVar[str] = "a ViT that cuts the image into patches; a linear last layer"
     published: ClassVar[dict[str, Any]] = {"iterations": 120_000}
 
-    def misfits(self, observation: Observation) -> list[str]:
-        return [*no_patches(observation), *super().misfits(observation)]
+    def incompatibilities(self, observation: Observation) -> list[str]:
+        return [*why_no_patches(observation), *super().incompatibilities(observation)]
 
-    def recipe(self, problem: Problem) -> Recipe:
-        embedding = known_embedding(problem.model, problem.knowledge.shape)
-        patch = embedding.entrance.patch(problem.knowledge.shape)
-        return Recipe(
+    def build_parts(self, problem: MatchingProblem) -> MatchingParts:
+        embedding = require_patch_embedding(problem.model, problem.knowledge.shape)
+        patch = embedding.input_layer.patch_size(problem.knowledge.shape)
+        return MatchingParts(
             objective=SquaredError(relative=True),
-            picture=Pixels(),
+            images=Pixels(),
             optimiser=Adam(lr=self.lr),
             schedule=CosineDecay(),
             priors=(
@@ -283,10 +285,10 @@ class GradInversion(Matching):
     needs: ClassVar[str] = "a linear last layer; best with BatchNorm and trained weights"
     published: ClassVar[dict[str, Any]] = {"iterations": 20_000, "statistics": 0.1}
 
-    def recipe(self, problem: Problem) -> Recipe:
-        return Recipe(
+    def build_parts(self, problem: MatchingProblem) -> MatchingParts:
+        return MatchingParts(
             objective=SquaredError(relative=True),
-            picture=Pixels(),
+            images=Pixels(),
             optimiser=Adam(lr=self.lr),
             schedule=CosineDecay(warm_up=0.0025),
             priors=(
@@ -297,9 +299,9 @@ class GradInversion(Matching):
         )
 
 
-def no_patches(observation: Observation) -> list[str]:
+def why_no_patches(observation: Observation) -> list[str]:
     """Why a model is not a ViT whose patches and positions are known."""
-    found = patch_embedding(observation.model, observation.knowledge.shape)
+    found = find_patch_embedding(observation.model, observation.knowledge.shape)
     if isinstance(found, str):
         return [f"it needs a ViT with learned absolute position embeddings, but {found}"]
     return []

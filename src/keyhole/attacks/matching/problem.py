@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, islice
 
 import torch
 from torch import Tensor, nn
 
-from keyhole.defenses import DEFENSES
-from keyhole.models.dropout_sites import DropoutMode, Site, Survey
+from keyhole.defenses.noise_model import Noise
+from keyhole.models.dropout_sites import DropoutMode, Site, SiteFinder
 from keyhole.models.modes import set_mode
 from keyhole.threat import Knowledge, Observation
 
 
 @dataclass(frozen=True)
-class Problem:
+class MatchingProblem:
     """One model attacked through updates of one kind.
 
     ``model`` is the attacker's own copy, in the mode the clients train in, with the dropout rates
@@ -30,18 +30,21 @@ class Problem:
     steps: int
     lr: float
     local_batch: int
+    noise: Mapping[str, Noise] = field(default_factory=dict)
+    """What a known defense declares of the noise in the first victim's update."""
 
     @classmethod
-    def of(cls, observation: Observation) -> Problem:
+    def from_observation(cls, observation: Observation) -> MatchingProblem:
         """From what was observed of one of the victims."""
         knowledge, update = observation.knowledge, observation.update
         model = copy.deepcopy(observation.model)
+        noise: Mapping[str, Noise] = {}
         if knowledge.defense is not None:
-            known = DEFENSES[knowledge.defense.name](**knowledge.defense.parameters)
-            model = known.on_model(model)
+            model = knowledge.defense.on_model(model)
+            noise = knowledge.defense.noise_model(update, observation.model)
         model = set_mode(model, knowledge.client_mode).requires_grad_(False)
         local = min(update.batch_size, knowledge.batch_size)
-        return cls(model, knowledge, update.steps, update.lr, local)
+        return cls(model, knowledge, update.steps, update.lr, local, noise)
 
     @property
     def like(self) -> Tensor:
@@ -56,16 +59,16 @@ class Problem:
     @cached_property
     def outputs(self) -> int:
         """How many logits the model has: at least one a class."""
-        return int(self.probed(Survey()).shape[1])
+        return int(self.probe(SiteFinder()).shape[1])
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
         """The model's dropouts with a rate above 0, in the order they are reached."""
-        survey = Survey()
-        self.probed(survey)
+        survey = SiteFinder()
+        self.probe(survey)
         return tuple(survey.sites)
 
-    def probed(self, mode: DropoutMode) -> Tensor:
+    def probe(self, mode: DropoutMode) -> Tensor:
         """The logits of two black images under ``mode``; a copy runs, so that no buffer changes.
 
         The copy shares the parameters: a mode finds them as the model's own.
@@ -87,7 +90,7 @@ class Problem:
         """How many batches the client's images make."""
         return max(1, self.knowledge.batch_size // self.local_batch)
 
-    def batch(self, step: int) -> slice:
+    def batch_slice(self, step: int) -> slice:
         """The images that the client is assumed to have used in a step: in order, then again."""
         start = (step % self.batches) * self.local_batch
         return slice(start, start + self.local_batch)
@@ -98,12 +101,12 @@ class Problem:
         return self.steps > 1 and self.batches > 1
 
 
-def label_orders(labels: Sequence[int], batch: int) -> list[tuple[int, ...]]:
+def enumerate_label_orders(labels: Sequence[int], batch: int) -> list[tuple[int, ...]]:
     """The different ways to share labels out among consecutive batches, the given one first.
 
     Within a batch the order is of no account.
 
-    >>> label_orders([3, 5, 3], 1)
+    >>> enumerate_label_orders([3, 5, 3], 1)
     [(3, 5, 3), (3, 3, 5), (5, 3, 3)]
     """
     given = [tuple(sorted(labels[i : i + batch])) for i in range(0, len(labels), batch)]
@@ -120,8 +123,8 @@ def label_orders(labels: Sequence[int], batch: int) -> list[tuple[int, ...]]:
             yield from share(tuple(rest), done + part)
 
     ways = share(tuple(sorted(labels)), ())
-    return found + [way for way in islice(ways, MOST_ORDERS) if way != found[0]]
+    return found + [way for way in islice(ways, MAX_LABEL_ORDERS) if way != found[0]]
 
 
-MOST_ORDERS = 1000
+MAX_LABEL_ORDERS = 1000
 """Ways to share labels out that are looked at."""

@@ -1,4 +1,4 @@
-"""The state of an attack: tensors with a victim axis, and what is noted of each victim."""
+"""The state of an attack: tensors with a victim axis, and each victim's history and outcome."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from keyhole.attacks.matching.optimisers import State, spread
+from keyhole.attacks.matching.parts.optimisers import State, align_axes
 
-GIVEN = "given."
+KNOWN = "given."
 """Prefix of tensors that are known from the start: never changed, never saved."""
 
 
 @dataclass
 class History:
-    """What is noted of one victim while it is attacked."""
+    """What is recorded about one victim while it is attacked."""
 
     losses: list[tuple[int, float]] = field(default_factory=list)
     """Iteration and loss."""
@@ -25,14 +25,14 @@ class History:
     failed: bool = False
 
     @property
-    def noted(self) -> int:
-        """The last iteration whose loss was noted."""
+    def last_iteration(self) -> int:
+        """The last iteration whose loss was recorded."""
         return self.losses[-1][0] if self.losses else 0
 
 
 @dataclass
 class Outcome:
-    """What is left of one victim when it is done."""
+    """The result for one victim."""
 
     loss: float
     iterations: int
@@ -40,18 +40,18 @@ class Outcome:
     """The unknowns at the least loss."""
 
 
-def select(state: State, rows: Tensor) -> State:
-    """Some of the victims."""
+def select_rows(state: State, rows: Tensor) -> State:
+    """The state of some of the victims, copied."""
     return {name: tensor[rows].clone() for name, tensor in state.items()}
 
 
-def put(state: State, rows: Tensor, other: State) -> None:
-    """Overwrites some victims in place."""
+def overwrite_rows(state: State, rows: Tensor, other: State) -> None:
+    """Overwrites the state of some victims in place."""
     for name, tensor in state.items():
         if name in other:
             tensor[rows] = other[name]
 
 
-def keep(condition: Tensor, new: Tensor, old: Tensor) -> None:
+def assign_where(condition: Tensor, new: Tensor, old: Tensor) -> None:
     """``old = new`` in place for the victims where ``condition`` holds."""
-    old.copy_(torch.where(spread(condition, old), new, old))
+    old.copy_(torch.where(align_axes(condition, old), new, old))

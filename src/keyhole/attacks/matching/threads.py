@@ -1,8 +1,8 @@
-"""On a CPU: one thread a core, each with victims of its own.
+"""Threads on a CPU: one per core, each with its own victims.
 
 Threads that share one victim's small operations spend more time on waking each other than they
-save. Each worker steps some of the victims on a single thread; their states are views of the whole
-state, so that nothing needs to be put together again.
+save. Each worker steps some of the victims on a single thread. Its state is a view of the whole
+state, so that nothing needs to be merged afterwards.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
-from keyhole.attacks.matching.engine import Engine, Stepper, stepper
-from keyhole.attacks.matching.execution import Matcher
-from keyhole.attacks.matching.optimisers import State
+from keyhole.attacks.matching.engine import Engine, Stepper, make_stepper
+from keyhole.attacks.matching.gradients.matchers import Matcher
+from keyhole.attacks.matching.parts.optimisers import State
 
 
-def side_by_side(engine: Engine, state: State, matcher: Matcher) -> Stepper:
-    """A stepper that shares the victims out among torch's threads, where the matcher allows."""
+def make_threaded_stepper(engine: Engine, state: State, matcher: Matcher) -> Stepper:
+    """A stepper that distributes the victims over torch's threads if the matcher can be forked."""
     threads = torch.get_num_threads()
     shares = torch.arange(len(state["victim"])).chunk(threads)
     forks = [matcher.fork(rows) for rows in shares] if len(shares) > 1 else []
     matchers = [fork for fork in forks if fork is not None]
     if len(matchers) < 2:
-        return stepper(engine, state, matcher)
-    parts = [share_of(state, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in shares]
-    steppers = [stepper(engine, *each) for each in zip(parts, matchers, strict=True)]
+        return make_stepper(engine, state, matcher)
+    views = [slice_state(state, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in shares]
+    steppers = [make_stepper(engine, *pair) for pair in zip(views, matchers, strict=True)]
 
     def advance(count: int) -> None:
         workers = ThreadPoolExecutor(
@@ -33,17 +33,17 @@ def side_by_side(engine: Engine, state: State, matcher: Matcher) -> Stepper:
         )
         try:
             with workers:
-                for done in [workers.submit(step, count) for step in steppers]:
-                    done.result()
+                for future in [workers.submit(step, count) for step in steppers]:
+                    future.result()
         finally:
             torch.set_num_threads(threads)
 
     return advance
 
 
-def share_of(state: State, rows: slice) -> State:
-    """Some victims' state: the same memory, but (by ``.data``) a version counter of its own.
+def slice_state(state: State, rows: slice) -> State:
+    """The state of some victims: the same memory, but (by ``.data``) its own version counter.
 
-    autograd would otherwise take another worker's writing for a change of this worker's tensors.
+    Otherwise autograd would take another worker's writes for a change of this worker's tensors.
     """
     return {name: tensor.data[rows] for name, tensor in state.items()}

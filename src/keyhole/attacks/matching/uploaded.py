@@ -10,10 +10,11 @@ from typing import Any, ClassVar
 from pydantic.dataclasses import dataclass
 
 from keyhole.attacks.base import Reconstruction
+from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
 from keyhole.attacks.matching.attack import Matching
 from keyhole.attacks.matching.presets import InvertingGradients
-from keyhole.attacks.workbench import Bare, Workbench
-from keyhole.models.channel_importance import moved
+from keyhole.defenses.capabilities import Capability
+from keyhole.models.channel_importance import apply_change
 from keyhole.threat import Observation
 
 
@@ -29,28 +30,28 @@ class UploadedInversion(InvertingGradients):
     name: ClassVar[str] = "ig-uploaded"
     summary: ClassVar[str] = "IG at the model that the client uploaded"
     paper: ClassVar[str] = "Geiping et al. 2020 (IG), as run in Wang and Su 2025 (TIP)"
-    adapts_to: ClassVar[frozenset[str]] = frozenset()
+    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE})
     published: ClassVar[dict[str, Any]] = {"iterations": 10_000, "lr": 0.004, "tv": 1e-4}
 
     def stream(
-        self, observations: Sequence[Observation], bench: Workbench
+        self, observations: Sequence[Observation], checkpointer: Checkpointer
     ) -> Iterator[Reconstruction]:
         for number, observation in enumerate(observations):
-            model = moved(observation.model, observation.update.change)
-            turn = Turn(bench, number, len(observations))
+            model = apply_change(observation.model, observation.update.change)
+            turn = SingleClientCheckpointer(checkpointer, number, len(observations))
             yield from Matching.stream(self, [replace(observation, model=model)], turn)
 
 
 @plain_dataclass
-class Turn(Bare):
-    """One client's part of a bench: whoever watches sees the whole; nothing is kept."""
+class SingleClientCheckpointer(NullCheckpointer):
+    """One client's part of a checkpointer: whoever watches sees the whole; nothing is kept."""
 
-    bench: Workbench
+    checkpointer: Checkpointer
     number: int
     count: int
 
     def __post_init__(self) -> None:
-        self.deadline = self.bench.deadline
+        self.deadline = self.checkpointer.deadline
 
     def watch(self, done: int, total: int, text: str) -> None:
-        self.bench.watch(self.number * total + done, self.count * total, text)
+        self.checkpointer.watch(self.number * total + done, self.count * total, text)

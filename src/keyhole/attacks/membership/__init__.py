@@ -1,23 +1,26 @@
 """Membership inference: attacks that score images by how likely a model was trained on them."""
 
-from keyhole.attacks.membership.base import MembershipAttack, Question
+from keyhole.attacks.membership.base import MembershipAttack, MembershipProblem
 from keyhole.attacks.membership.lira import Lira
 from keyhole.attacks.membership.loss import LossThreshold
-from keyhole.attacks.membership.recipe import Labelled, Recipe
 from keyhole.attacks.membership.shadow import ShadowModels
+from keyhole.attacks.membership.target_training import LabelledImages, TargetTraining
 from keyhole.registry import Registry
 
 MEMBERSHIP: Registry[MembershipAttack] = Registry(
-    "membership attack", [LossThreshold, ShadowModels, Lira]
+    "membership attack",
+    [LossThreshold, ShadowModels, Lira],
+    base=MembershipAttack,
+    group="keyhole.membership",
 )
 
 __all__ = [
     "MEMBERSHIP",
-    "Labelled",
+    "LabelledImages",
     "Lira",
     "LossThreshold",
     "MembershipAttack",
-    "Question",
-    "Recipe",
+    "MembershipProblem",
     "ShadowModels",
+    "TargetTraining",
 ]

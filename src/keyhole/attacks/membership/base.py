@@ -1,4 +1,4 @@
-"""Membership inference: which of these images was the model trained on?"""
+"""What a membership attack is: it scores how likely a model was trained on each image."""
 
 from __future__ import annotations
 
@@ -12,147 +12,171 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 from torch import Tensor, nn
 
-from keyhole.attacks.membership.recipe import Labelled, Recipe, Told, few_threads, works_on_images
+from keyhole.attacks.membership.target_training import (
+    LabelledImages,
+    ReportTrained,
+    TargetTraining,
+    changes_images,
+    limit_threads,
+)
 from keyhole.data.image_set import normalise
 from keyhole.defenses import ClientSide
 from keyhole.errors import DoesNotFit
-from keyhole.federation.training import augmented
-from keyhole.registry import parameters, spell
+from keyhole.federation.training import augment_images
+from keyhole.registry import label_of, name_class, spell_part
 from keyhole.seeds import derive, generator, seeded_globally
 
 EVALUATED_AT_ONCE = 512
-FEWER = "pass fewer --members or --clients, or choose a larger data set"
+MORE_IMAGES_HINT = "pass fewer --members or --clients, or choose a larger data set"
 
 
 @dataclass(frozen=True)
-class Question:
-    """All that the attacker is given; who is a member cannot be reached from here.
+class MembershipProblem:
+    """Everything that the attacker is given; it does not contain who is a member.
 
-    ``candidates`` are images of which some were trained on, ``public`` ones were not.
-    ``recipe`` is how models are trained as far as the attacker knows: one who does not know the
-    defense has a recipe without it. ``members`` is how many images the model was trained on.
+    Args:
+        model: The target model.
+        candidates: Images some of which the target model was trained on.
+        public: Images on which it was not trained.
+        training: How models are trained, as far as the attacker knows: without the defense for an
+            attacker who does not know it.
+        members: The number of images on which the target model was trained.
+        seed: Seed of the attacker's own random numbers; not the seed of the target model.
     """
 
     model: nn.Module
-    candidates: Labelled
-    public: Labelled
-    recipe: Recipe
+    candidates: LabelledImages
+    public: LabelledImages
+    training: TargetTraining
     members: int
     seed: int = 0
-    """Of the attacker's own draws; the model was not trained by it."""
 
-    def looks(self, views: int) -> int:
-        """How many views are worth looking at: none where, by the recipe, all would be alike."""
-        recipe = self.recipe
-        return views if recipe.training.augment or works_on_images(recipe.defense) else 0
+    def useful_views(self, views: int) -> int:
+        """``views``, or 0 if the training neither augments nor changes images."""
+        training = self.training
+        return views if training.local.augment or changes_images(training.defense) else 0
 
     def inputs(self, images: Tensor, view: int | None) -> Tensor:
-        """What the model is fed: the images as they are, or a fresh view as clients make them."""
-        recipe, shown = self.recipe, images
+        """Model inputs: a fresh view of the images, made as clients make it; None: as they are."""
+        training = self.training
         if view is not None:
-            draws = generator(self.seed, "view", view)
-            shown = recipe.defense.on_images(images, ClientSide(generator=draws))
-        fed = normalise(shown, recipe.mean, recipe.std)
-        if view is None or not recipe.training.augment:
-            return fed
+            side = ClientSide(generator=generator(self.seed, "view", view))
+            images = training.defense.on_images(images, side)
+        inputs = normalise(images, training.mean, training.std)
+        if view is None or not training.local.augment:
+            return inputs
         with seeded_globally(derive(self.seed, "augmented", view)):
-            return augmented(fed)
+            return augment_images(inputs)
 
-    def outputs(self, models: Sequence[nn.Module], asked: Labelled, views: int) -> Tensor:
+    def query(self, models: Sequence[nn.Module], images: LabelledImages, views: int) -> Tensor:
         """Logits ``[models, views, n, classes]`` in float64; every model sees the same views.
 
-        Without views, or where they would be alike, there is one: the image as it is.
+        Without views, or if they would all be alike, there is one: the images as they are.
         """
-        looks: list[int | None] = [*range(self.looks(views))] or [None]
-        found = []
-        with few_threads(models[0]):
-            for look in looks:
-                fed = self.inputs(asked.images, look)
-                found.append(torch.stack([logits_of(model, fed) for model in models]))
-        return torch.stack(found, dim=1)
+        numbers: list[int | None] = [*range(self.useful_views(views))] or [None]
+        logits = []
+        with limit_threads(models[0]):
+            for view in numbers:
+                inputs = self.inputs(images.images, view)
+                logits.append(torch.stack([compute_logits(model, inputs) for model in models]))
+        return torch.stack(logits, dim=1)
 
 
 @checked(frozen=True, kw_only=True)
 class MembershipAttack(ABC):
-    """An attack gives every candidate a score, higher where it rather believes in a member.
+    """An attack that gives every candidate a score: the higher, the more likely a member.
 
-    ``views``: how many fresh views of each image, made as clients make them, the models are asked
-    about; 0: the image as it is.
+    Args:
+        views: The number of fresh views of each image, made as clients make them, with which
+            models are queried; 0: the image as it is.
     """
 
     views: Annotated[int, Field(ge=0)] = 0
 
     name: ClassVar[str]
-    summary: ClassVar[str]
-    paper: ClassVar[str]
+    summary: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        super().__init_subclass__(**keywords)
+        name_class(cls)
 
     @property
-    def trains(self) -> int:
-        """How many models of its own the attacker trains."""
+    def own_models(self) -> int:
+        """The number of models that the attacker trains itself."""
         return 0
 
-    def misfits(self, question: Question) -> list[str]:
-        """Why this attack cannot be tried; empty where it can."""
+    def incompatibilities(self, problem: MembershipProblem) -> list[str]:
+        """Why this attack does not apply; empty if it does."""
         return []
 
     @abstractmethod
-    def score(self, question: Question, told: Told) -> Tensor:
-        """One score a candidate, ``[n]``."""
+    def score(self, problem: MembershipProblem, report: ReportTrained) -> Tensor:
+        """One score per candidate, ``[n]``."""
 
     @final
-    def __call__(self, question: Question, told: Told | None = None) -> Tensor:
-        """Scores ``[n]`` in float64; raises :class:`DoesNotFit` where the attack does not apply."""
-        self.check(question)
-        return self.score(question, told or (lambda _: None)).double().cpu()
+    def __call__(self, problem: MembershipProblem, report: ReportTrained | None = None) -> Tensor:
+        """Scores the candidates, ``[n]`` in float64.
+
+        Args:
+            problem: What the attacker is given.
+            report: Called with the number of models trained since the last call.
+
+        Raises:
+            DoesNotFit: The attack does not apply.
+        """
+        self.check(problem)
+        return self.score(problem, report or (lambda _: None)).double().cpu()
 
     @final
-    def check(self, question: Question) -> None:
-        """Raises :class:`DoesNotFit` with every reason why this attack cannot be tried."""
-        reasons = self.misfits(question)
+    def check(self, problem: MembershipProblem) -> None:
+        """Raises :class:`DoesNotFit` with every reason why this attack does not apply."""
+        reasons = self.incompatibilities(problem)
         if reasons:
             raise DoesNotFit(f"membership attack {self.name!r}: {'; '.join(reasons)}")
 
-    def knowledge(self, question: Question) -> dict[str, Any]:
-        """What was known, asked and trained, in plain words and values, for the record."""
+    def knowledge(self, problem: MembershipProblem) -> dict[str, Any]:
+        """What the attacker knew, queried and trained, as plain values for the record."""
         return {
             "recipe": True,
             "labels": True,
-            "defense": str(question.recipe.defense),
-            "views": question.looks(self.views),
-            "own_models": self.trains,
-            "public_images": len(question.public),
+            "defense": str(problem.training.defense.spec),
+            "views": problem.useful_views(self.views),
+            "own_models": self.own_models,
+            "public_images": len(problem.public),
         }
 
-    def notes(self, question: Question) -> list[str]:
-        """What a reader should know of how this question is attacked."""
+    def notes(self, problem: MembershipProblem) -> list[str]:
+        """What a reader of the result should know about how this problem is attacked."""
         return []
 
     @property
-    def called(self) -> str:
-        """Its name, with those of its parameters that are not the usual ones."""
-        usual = parameters(type(self)())
-        return spell(self.name, {k: v for k, v in parameters(self).items() if v != usual[k]})
+    def label(self) -> str:
+        """The attack's name with those of its parameters that are not the defaults."""
+        return label_of(self)
 
     def __str__(self) -> str:
-        return spell(self.name, parameters(self))
+        return spell_part(self)
 
 
 @torch.no_grad()
-def logits_of(model: nn.Module, inputs: Tensor) -> Tensor:
+def compute_logits(model: nn.Module, inputs: Tensor) -> Tensor:
     """Logits ``[n, classes]`` in float64, in evaluation mode."""
     was_training = model.training
     model.eval()
-    found = torch.cat([model(some) for some in torch.split(inputs, EVALUATED_AT_ONCE)]).double()
+    batches = torch.split(inputs, EVALUATED_AT_ONCE)
+    logits = torch.cat([model(batch) for batch in batches]).double()
     model.train(was_training)
-    if not found.isfinite().all():
+    if not logits.isfinite().all():
         raise DoesNotFit("the model's outputs are not finite, so it learned nothing: lower --lr")
-    return found
+    return logits
 
 
 def confidence(logits: Tensor, labels: Tensor) -> Tensor:
     """Logit-scaled confidence ``phi = log p_y - log(1 - p_y)``, ``[..., n]`` from ``[..., n, K]``.
 
-    Carlini et al. 2022, computed as ``z_y - log sum exp of the others``: it never saturates.
+    As in Carlini et al. 2022, computed as ``z_y - log sum exp of the others``, which never
+    saturates.
 
     >>> p = torch.tensor([[0.8, 0.1, 0.1]], dtype=torch.float64)
     >>> round(float(confidence(p.log(), torch.tensor([0])).exp()), 6)

@@ -1,4 +1,4 @@
-"""The loss threshold: a model knows its training images better than others."""
+"""The loss-threshold attack: a model has lower losses on its training images than on others."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from torch import Tensor
 
 from keyhole.attacks.membership.base import (
     MembershipAttack,
-    Question,
+    MembershipProblem,
     confidence,
     cross_entropy,
 )
-from keyhole.attacks.membership.recipe import Told
+from keyhole.attacks.membership.target_training import ReportTrained
 
 
 @dataclass(frozen=True, kw_only=True)
 class LossThreshold(MembershipAttack):
-    """Minus the loss of the true class: mean over the views, or the least of any view."""
+    """Scores a candidate by minus the loss of its true class.
+
+    Args:
+        views: See :class:`MembershipAttack`.
+        reduce: Whether the losses of several views are averaged, or the least of them is taken.
+    """
 
     reduce: Literal["mean", "min"] = "mean"
 
     name: ClassVar[str] = "loss"
-    summary: ClassVar[str] = "the lower the loss, the likelier a member"
+    summary: ClassVar[str] = "the lower the loss, the more likely a member"
     paper: ClassVar[str] = "Yeom et al. 2018"
 
-    def score(self, question: Question, told: Told) -> Tensor:
-        asked = question.candidates
-        logits = question.outputs([question.model], asked, self.views)[0]
-        loss = cross_entropy(confidence(logits, asked.labels))
+    def score(self, problem: MembershipProblem, report: ReportTrained) -> Tensor:
+        candidates = problem.candidates
+        logits = problem.query([problem.model], candidates, self.views)[0]
+        loss = cross_entropy(confidence(logits, candidates.labels))
         return -(loss.mean(0) if self.reduce == "mean" else loss.amin(0))

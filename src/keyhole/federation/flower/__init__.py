@@ -1,4 +1,4 @@
-"""Flower: defenses as client mods, and strategies with the eyes of a curious server.
+"""Flower: defenses as client mods, and strategies that capture what the server sees.
 
 The only package that imports ``flwr`` (``pip install 'keyhole[flower]'``). On the client::
 
@@ -11,7 +11,7 @@ The only package that imports ``flwr`` (``pip install 'keyhole[flower]'``). On t
         ...
 
 A defense that calibrates its noise to the training, or looks at the client's own images (``tip``,
-``dp``, ``agp``), must be told of them, in the training function as well::
+``dp``, ``agp``), must be told about them in the training function as well::
 
         tell_defense(model, images, labels, steps=32, lr=0.001, batch_size=32, normalise=normalise)
 
@@ -27,16 +27,16 @@ try:
 except ImportError as error:
     raise ImportError("Flower is not installed: pip install 'keyhole[flower]'") from error
 
-from keyhole.federation.flower.messages import CallNext, Mod
-from keyhole.federation.flower.mods import as_mod, before_upload
-from keyhole.federation.flower.server import curious
-from keyhole.federation.flower.shield import (
+from keyhole.federation.flower.active_defense import (
     local_training,
     protected_images,
     protected_model,
     protected_step,
     tell_defense,
 )
+from keyhole.federation.flower.messages import CallNext, Mod
+from keyhole.federation.flower.mods import as_mod, before_upload
+from keyhole.federation.flower.server import curious
 
 del flwr
 

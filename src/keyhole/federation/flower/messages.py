@@ -1,4 +1,4 @@
-"""What travels between a Flower server and its clients: tensors in, tensors out."""
+"""Reads and changes the messages between a Flower server and its clients."""
 
 from __future__ import annotations
 
@@ -19,49 +19,48 @@ Mod = Callable[[Message, Context, CallNext], Message]
 Tensors = dict[str, Tensor]
 
 
-MOST_BYTES = 4096
-"""What the metrics and configs of one reply may hold: as much as 512 numbers."""
+MAX_EXTRA_BYTES = 4096
+"""The bytes that metrics and configs of one reply may have: enough for 512 numbers."""
 
 
-CLAIM = "keyhole"
-"""The record of a reply in which a mod says what it did."""
+CLAIM_RECORD = "keyhole"
+"""The record in a reply in which a mod names its defense."""
 
 
-def kind_of_message(message: Message) -> str:
-    """What a client is asked to do: ``train``, ``evaluate``, ``query``, or anything else."""
+def message_kind(message: Message) -> str:
+    """Returns what a client is asked to do: ``train``, ``evaluate``, ``query``, or another word."""
     return str(message.metadata.message_type).split(".")[0]
 
 
 def is_training(message: Message) -> bool:
-    return bool(kind_of_message(message) == MessageType.TRAIN)
+    return bool(message_kind(message) == MessageType.TRAIN)
 
 
-def sent_weights(message: Message) -> Tensors | None:
-    """The weights that a training message carries, if any; raises where they are not all finite.
+def read_sent_weights(message: Message) -> Tensors | None:
+    """Returns the weights that a training message carries, if any; raises if one is not finite.
 
-    To be taken before the client sees the message, which it may change.
+    Call it before the client sees the message, which the client may change.
     """
     if not message.content.array_records:
         return None
-    weights = weights_of(message)
+    weights = read_weights(message)
     check_weights(weights)
     return weights
 
 
-def learnt_something(start: Tensors | None, reply: Message) -> bool:
-    """Whether a reply carries weights; raises where it does and none had been sent to begin with:
-    what they give away cannot be told."""
+def carries_update(start: Tensors | None, reply: Message) -> bool:
+    """Returns whether a reply carries weights; raises if it does and the message did not."""
     carries = not reply.has_error() and bool(reply.content.array_records)
     if carries and start is None:
         raise DoesNotFit(
-            "the reply carries tensors and the message carried none, so that what was learnt "
-            "cannot be told: send the global weights with every training message"
+            "the reply carries tensors but the message carried none, so the change cannot be "
+            "computed: send the global weights with every training message"
         )
     return carries
 
 
-def weights_of(message: Message) -> Tensors:
-    """The tensors of a message that carries one set of them."""
+def read_weights(message: Message) -> Tensors:
+    """Returns the tensors of a message that carries exactly one ArrayRecord."""
     records = list(message.content.array_records.values())
     if len(records) != 1:
         raise DoesNotFit(f"a training message carries one ArrayRecord; this one has {len(records)}")
@@ -71,114 +70,118 @@ def weights_of(message: Message) -> Tensors:
         raise DoesNotFit(f"the tensors of a message cannot be read ({one_line(error)})") from None
 
 
-def put_weights(message: Message, weights: Tensors) -> None:
+def replace_weights(message: Message, weights: Tensors) -> None:
+    """Puts ``weights`` in the place of a message's own tensors."""
     (key,) = message.content.array_records
     message.content[key] = ArrayRecord(weights)
 
 
-def update_of(start: Tensors, message: Message) -> Update:
-    """What a reply changes; integers, which no defense touches, and strangers as they are."""
-    end = weights_of(message)
+def read_update(start: Tensors, message: Message) -> Update:
+    """Returns what a reply changes; tensors that the server did not send are taken as they are."""
+    end = read_weights(message)
     change = {
         name: difference(tensor, in_type_of(start[name], tensor)) if name in start else tensor
         for name, tensor in end.items()
     }
-    said = {k: v for r in message.content.metric_records.values() for k, v in r.items()}
-    examples = said.get("num-examples", 1)
-    counted = isinstance(examples, int | float) and math.isfinite(examples)
-    return Update(change, examples=int(examples) if counted else 1)
+    metrics = {k: v for r in message.content.metric_records.values() for k, v in r.items()}
+    examples = metrics.get("num-examples", 1)
+    is_number = isinstance(examples, int | float) and math.isfinite(examples)
+    return Update(change, examples=int(examples) if is_number else 1)
 
 
-def defensible_update(start: Tensors, reply: Message) -> Update:
-    """What a reply changes; raises where it holds what no defense could act on."""
-    end = weights_of(reply)
+def read_checked_update(start: Tensors, reply: Message) -> Update:
+    """Returns what a reply changes; raises if it holds a tensor that no defense can act on."""
+    end = read_weights(reply)
     Update(end).check_against(start)
     for name in end:
-        if start[name].is_complex():  # its reply, if real, would be taken from half of it
+        if start[name].is_complex():  # a real reply would be compared with its real part only
             raise BadUpdate(f"the global weights have complex numbers in {name!r}: send real ones")
-    return update_of(start, reply).check().check_defended(start)
+    return read_update(start, reply).check().check_defended(start)
 
 
-def moved(start: Tensors, update: Update) -> Tensors:
-    """The weights that an update leads to, of the types that the client sent."""
+def apply_update(start: Tensors, update: Update) -> Tensors:
+    """Returns the weights after an update, in the types that the client sent."""
     return {
         name: sum_of(in_type_of(start[name], change), change) if name in start else change
         for name, change in update.change.items()
     }
 
 
-def check_undefended(kind: str, reply: Message, allowed: Collection[str]) -> None:
-    """Raises where a reply carries tensors, or long lists, that no defense has seen.
+def refuse_undefended(kind: str, reply: Message, allowed: Collection[str]) -> None:
+    """Raises if a reply carries tensors, or long metrics, that no defense has seen.
 
-    ``kind`` is what the client was asked for; in training the tensors are the defense's business.
+    ``kind`` is what the client was asked to do; the tensors of ``train`` are checked elsewhere.
     """
     if reply.has_error():
         return
     if kind != MessageType.TRAIN and kind not in allowed and reply.content.array_records:
         raise DoesNotFit(
             f"the reply to a message of type {kind!r} carries tensors, which no defense has seen: "
-            f"leave them out, or say as_mod(..., allow_undefended=({kind!r},))"
+            f"leave them out, or pass as_mod(..., allow_undefended=({kind!r},))"
         )
-    size = bytes_beside(reply)
-    if "metrics" not in allowed and size > MOST_BYTES:
+    size = count_extra_bytes(reply)
+    if "metrics" not in allowed and size > MAX_EXTRA_BYTES:
         raise DoesNotFit(
             f"the metrics and configs of the reply hold {size} bytes, enough for an image, and no "
-            f"defense has seen them: send at most {MOST_BYTES}, or say "
+            f"defense has seen them: send at most {MAX_EXTRA_BYTES}, or pass "
             "as_mod(..., allow_undefended=('metrics',))"
         )
 
 
 def claim_defense(reply: Message, defense: str) -> None:
-    """Notes in a reply what its update went through, after what inner mods have noted."""
-    said = claimed_defense(reply)
-    if CLAIM in reply.content and CLAIM not in reply.content.config_records:
-        raise DoesNotFit(f"the reply has a record {CLAIM!r} of its own: give it another name")
-    text = defense if said is None else f"{said} + {defense}"
-    reply.content[CLAIM] = ConfigRecord({"defense": text})
+    """Names the defense in a reply, after the defenses of inner mods."""
+    claim = read_claimed_defense(reply)
+    if CLAIM_RECORD in reply.content and CLAIM_RECORD not in reply.content.config_records:
+        raise DoesNotFit(
+            f"the reply has a record {CLAIM_RECORD!r} of its own: give it another name"
+        )
+    text = defense if claim is None else f"{claim} + {defense}"
+    reply.content[CLAIM_RECORD] = ConfigRecord({"defense": text})
 
 
-def claimed_defense(reply: Message) -> str | None:
-    """What a reply says that its update went through, in the client's own words; None: nothing."""
-    said = reply.content.config_records.get(CLAIM, ConfigRecord()).get("defense")
-    return said if isinstance(said, str) else None
+def read_claimed_defense(reply: Message) -> str | None:
+    """Returns the defense that a reply names, in the client's own words, if any."""
+    claim = reply.content.config_records.get(CLAIM_RECORD, ConfigRecord()).get("defense")
+    return claim if isinstance(claim, str) else None
 
 
-def bytes_beside(reply: Message) -> int:
-    """The bytes of all that a reply says beside its tensors, names too; a number has eight."""
+def count_extra_bytes(reply: Message) -> int:
+    """Returns the bytes of all names and values in a reply except tensors; a number has 8."""
     records = [*reply.content.metric_records.values(), *reply.content.config_records.values()]
     named = [(name, value) for record in records for name, value in record.items()]
-    titles = sum(size_of_value(title) for title in reply.content)
-    return titles + sum(size_of_value(name) + size_of_value(value) for name, value in named)
+    titles = sum(count_value_bytes(title) for title in reply.content)
+    return titles + sum(count_value_bytes(name) + count_value_bytes(value) for name, value in named)
 
 
-def size_of_value(value: Any) -> int:
-    """
-    >>> size_of_value([1.5, 2.5]), size_of_value("text"), size_of_value([b"ab", b"c"])
+def count_value_bytes(value: Any) -> int:
+    """Returns the bytes of a metric's or config's value.
+
+    >>> count_value_bytes([1.5, 2.5]), count_value_bytes("text"), count_value_bytes([b"ab", b"c"])
     (16, 4, 3)
     """
     if isinstance(value, list):
-        return sum(size_of_value(each) for each in value)
+        return sum(count_value_bytes(each) for each in value)
     if isinstance(value, str):
         return len(value.encode("utf-8", "surrogatepass"))
     return len(value) if isinstance(value, bytes) else 8
 
 
-def reply_of(sent: Tensors, message: Message) -> Reply:
-    """One client's answer as the server saw it; raises where it cannot be told what changed."""
-    said: dict[str, Any] = {}
+def read_reply(sent: Tensors, message: Message) -> Reply:
+    """Returns one client's reply as the server saw it; raises if the change cannot be computed."""
+    metrics: dict[str, Any] = {}
     for record in message.content.metric_records.values():
-        said.update(record)
+        metrics.update(record)
     return Reply(
         node=str(message.metadata.src_node_id),
-        change=change_of(sent, weights_of(message)),
-        examples=count_of(said.get("num-examples")),
-        metrics=said,
-        defense=claimed_defense(message),
+        change=compute_change(sent, read_weights(message)),
+        examples=parse_count(metrics.get("num-examples")),
+        metrics=metrics,
+        defense=read_claimed_defense(message),
     )
 
 
-def change_of(sent: Tensors, end: Tensors) -> Tensors:
-    """What a client changed, floats in the wider of both types; unknown tensors as they are."""
+def compute_change(sent: Tensors, end: Tensors) -> Tensors:
+    """Returns what a client changed, in the wider of both types; unknown tensors as they are."""
     for name in end.keys() & sent.keys():
         if end[name].shape != sent[name].shape:  # torch would broadcast them to any size
             raise DoesNotFit(
@@ -186,23 +189,26 @@ def change_of(sent: Tensors, end: Tensors) -> Tensors:
                 f"{tuple(sent[name].shape)}"
             )
     return {
-        name: difference(*wider(tensor, sent[name])) if name in sent else tensor
+        name: difference(*to_wider_type(tensor, sent[name])) if name in sent else tensor
         for name, tensor in end.items()
     }
 
 
-def wider(end: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in one type: floats in the wider; integers stay integers, for FedAvg sends means."""
+def to_wider_type(end: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns both in one type: the wider float, or the client's integers.
+
+    The server's tensor may be a float where the client's is an integer: FedAvg averages buffers.
+    """
     if not (end.is_floating_point() or end.is_complex()):
         return end, in_type_of(start.real, end)
     kind = torch.promote_types(end.dtype, start.dtype)
     return end.to(kind), start.to(kind)
 
 
-def count_of(value: object) -> int | None:
-    """A number of examples; None where it is none.
+def parse_count(value: object) -> int | None:
+    """Returns a number of examples; None if the value is not one.
 
-    >>> count_of(12.0), count_of(float("nan")), count_of(-1), count_of(True)
+    >>> parse_count(12.0), parse_count(float("nan")), parse_count(-1), parse_count(True)
     (12, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""Client mods: a defense on every training message, a check of every update."""
+"""Client mods: one applies a defense to every training message, one checks every update."""
 
 from __future__ import annotations
 
@@ -12,59 +12,67 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType
 
 from keyhole.defenses import DEFENSES
-from keyhole.defenses.base import ClientSide, Defense, unpredictable
+from keyhole.defenses.base import ClientSide, Defense, unpredictable_generator
 from keyhole.errors import BadValue, DoesNotFit
-from keyhole.federation.fedavg import client_generator
+from keyhole.federation.flower.active_defense import (
+    ACTIVE_DEFENSE,
+    ActiveDefense,
+    add_reported_training,
+    check_doors,
+)
 from keyhole.federation.flower.messages import (
     CallNext,
     Mod,
     Tensors,
-    check_undefended,
+    apply_update,
+    carries_update,
     claim_defense,
-    defensible_update,
     is_training,
-    kind_of_message,
-    learnt_something,
-    moved,
-    put_weights,
-    sent_weights,
-    update_of,
+    message_kind,
+    read_checked_update,
+    read_sent_weights,
+    read_update,
+    refuse_undefended,
+    replace_weights,
 )
-from keyhole.federation.flower.shield import SHIELD, Shield, as_told, check_doors
+from keyhole.federation.rounds import client_generator
 from keyhole.update import Update, check_finite
 
-MEMORY = "keyhole-memory"
-"""Where a node's state keeps what its defense remembers."""
+MEMORY_RECORD = "keyhole-memory"
+"""The record in a node's state that holds what its defense remembers."""
 
 
-ALLOWED = (MessageType.EVALUATE, MessageType.QUERY, "metrics")
-"""What a user may let leave without a defense."""
+ALLOWABLE = (MessageType.EVALUATE, MessageType.QUERY, "metrics")
+"""What a user may allow to leave without a defense."""
 
 
 def as_mod(
     defense: Defense | str, *, seed: int | None = None, allow_undefended: Collection[str] = ()
 ) -> Mod:
-    """A client mod that applies ``defense`` to every training message.
+    """Returns a client mod that applies a defense to every training message.
 
-    A defense may also be spelled, ``as_mod("gaussian(sigma=0.001)")``. The reply tells the server
-    what it is, in a ConfigRecord ``keyhole``: an audit believes it, as a claim.
+    The reply names the defense in a ConfigRecord ``keyhole``, and an audit takes it as the client's
+    claim. If the training function skips a door that the defense uses, the client sends nothing: an
+    undefended update never leaves.
 
-    With a ``seed`` the draws are those of Keyhole's own loop for the node's ``partition-id`` and
-    the server's round; without one nobody can repeat them. A client whose training function passes
-    by a door of the defense sends nothing: an undefended update never leaves. Nor do tensors in
-    replies to other messages, unless ``allow_undefended`` names these (``"evaluate"``,
-    ``"query"``), nor metrics and configs of more than 4096 bytes without ``"metrics"`` in it.
+    Args:
+        defense: The defense, or its name: ``as_mod("gaussian(sigma=0.001)")``.
+        seed: With a seed, random numbers are those of Keyhole's own loop for the node's
+            ``partition-id`` and the server's round. Without one nobody can repeat them.
+        allow_undefended: What may leave without a defense: ``"evaluate"`` and ``"query"`` allow
+            tensors in replies to these messages, ``"metrics"`` allows metrics and configs of more
+            than 4096 bytes.
     """
-    unknown = sorted({*allow_undefended} - {*ALLOWED})
+    unknown = sorted({*allow_undefended} - {*ALLOWABLE})
     if isinstance(allow_undefended, str) or unknown:
-        raise BadValue(f"allow_undefended takes a tuple of {', '.join(map(repr, ALLOWED))}")
-    known = DEFENSES.parse(defense) if isinstance(defense, str) else defense
-    return DefenseMod(known, seed, frozenset(allow_undefended))
+        raise BadValue(f"allow_undefended takes a tuple of {', '.join(map(repr, ALLOWABLE))}")
+    chosen = DEFENSES.resolve(defense)
+    return DefenseMod(chosen, seed, frozenset(allow_undefended))
 
 
 @dataclass(frozen=True)
 class DefenseMod:
-    """What :func:`as_mod` makes: an object of a class, which Flower's simulation can pickle."""
+    """What :func:`as_mod` returns: an object, not a closure, so that Flower can pickle it."""
 
     defense: Defense
     seed: int | None
@@ -75,80 +83,84 @@ class DefenseMod:
             reply = self.train(message, context, call_next)
         else:
             reply = call_next(message, context)
-        check_undefended(kind_of_message(message), reply, self.allowed)
+        refuse_undefended(message_kind(message), reply, self.allowed)
         return reply
 
     def train(self, message: Message, context: Context, call_next: CallNext) -> Message:
-        """The client's reply to a training message, with its update defended."""
-        start = sent_weights(message)
-        draws = draws_of(message, context, self.seed)
-        before = recalled(context)
-        side = ClientSide(draws, memory=copy.deepcopy(before), weights=start)
-        shield = Shield(self.defense, side)
-        token = SHIELD.set(shield)
+        """Returns the client's reply to a training message, with a defended update."""
+        start = read_sent_weights(message)
+        draw = make_generator(message, context, self.seed)
+        memory = load_memory(context)
+        side = ClientSide(draw, memory=copy.deepcopy(memory), weights=start)
+        active = ActiveDefense(self.defense, side)
+        token = ACTIVE_DEFENSE.set(active)
         try:
             reply = call_next(message, context)
         finally:
-            SHIELD.reset(token)
-        if not learnt_something(start, reply):
+            ACTIVE_DEFENSE.reset(token)
+        if not carries_update(start, reply):
             return reply
         assert start is not None
-        check_doors(shield)
-        update = as_told(defensible_update(start, reply), shield, start)
+        check_doors(active)
+        update = add_reported_training(read_checked_update(start, reply), active, start)
         sent = self.defense.on_update(update, side)
         if sent is not update:
-            weights = moved(start, sent)
+            weights = apply_update(start, sent)
             check_finite(weights, "the defended weights have", "the server sent too large weights")
-            put_weights(reply, weights)
+            replace_weights(reply, weights)
         claim_defense(reply, str(self.defense))
-        remember(context, {k: v for k, v in side.memory.items() if before.get(k) != v})
+        save_memory(context, {k: v for k, v in side.memory.items() if memory.get(k) != v})
         return reply
 
 
 def before_upload(check: Callable[[Update, Tensors, Context], str | None]) -> Mod:
-    """A client mod that asks ``check`` about every update; a reason it returns holds it back.
+    """Returns a client mod that checks every update before it leaves.
 
-    ``check`` gets the update, the global weights and the node's context.
+    Args:
+        check: Is called with the update, the global weights and the node's context. If it returns
+            a reason, the update is withheld.
     """
     return UploadCheck(check)
 
 
 @dataclass(frozen=True)
 class UploadCheck:
-    """What :func:`before_upload` makes."""
+    """What :func:`before_upload` returns."""
 
     check: Callable[[Update, Tensors, Context], str | None]
 
     def __call__(self, message: Message, context: Context, call_next: CallNext) -> Message:
-        start = sent_weights(message) if is_training(message) else None
+        start = read_sent_weights(message) if is_training(message) else None
         reply = call_next(message, context)
-        if not is_training(message) or not learnt_something(start, reply):
+        if not is_training(message) or not carries_update(start, reply):
             return reply
         assert start is not None
-        reason = self.check(update_of(start, reply), start, context)
+        reason = self.check(read_update(start, reply), start, context)
         if reason is not None:
             raise DoesNotFit(f"the update is withheld: {reason}")
         return reply
 
 
-def recalled(context: Context) -> dict[str, Any]:
-    """What this node's defense kept in earlier rounds."""
-    kept = context.state.config_records.get(MEMORY)
-    return {} if kept is None else dict(json.loads(str(kept["json"])))
+def load_memory(context: Context) -> dict[str, Any]:
+    """Returns what this node's defense remembers from earlier rounds."""
+    record = context.state.config_records.get(MEMORY_RECORD)
+    return {} if record is None else dict(json.loads(str(record["json"])))
 
 
-def remember(context: Context, news: dict[str, Any]) -> None:
-    """Keeps what this mod's defense noted, beside what those of inner mods did meanwhile."""
-    context.state[MEMORY] = ConfigRecord({"json": json.dumps({**recalled(context), **news})})
+def save_memory(context: Context, changed: dict[str, Any]) -> None:
+    """Adds what this mod's defense changed to what inner mods have saved meanwhile."""
+    memory = {**load_memory(context), **changed}
+    context.state[MEMORY_RECORD] = ConfigRecord({"json": json.dumps(memory)})
 
 
-def draws_of(message: Message, context: Context, seed: int | None) -> torch.Generator:
+def make_generator(message: Message, context: Context, seed: int | None) -> torch.Generator:
+    """Returns the generator of a client's round; without a seed, one that nobody can repeat."""
     if seed is None:
-        return unpredictable()
-    told = {k: v for r in message.content.config_records.values() for k, v in r.items()}
+        return unpredictable_generator()
+    config = {k: v for r in message.content.config_records.values() for k, v in r.items()}
     partition = context.node_config.get("partition-id")
-    if partition is None or "server-round" not in told:
+    if partition is None or "server-round" not in config:
         raise DoesNotFit(
             "a seeded mod needs the node's partition-id and the server's round: leave out the seed"
         )
-    return client_generator(seed, int(partition), int(str(told["server-round"])))
+    return client_generator(seed, int(partition), int(str(config["server-round"])))

@@ -1,0 +1,57 @@
+"""How many victims are attacked at once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import torch
+
+from keyhole.attacks.matching.gradients.layer_recorder import LayerRecorder
+from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.errors import DoesNotFit
+
+GPU_MEMORY_SHARE = 0.8
+"""The share of free memory that the victims may fill."""
+MIN_ON_CPU, MAX_ON_CPU = 32, 128
+"""Victims at once on the CPU, if memory allows."""
+CACHED_ACTIVATIONS = 1 << 20
+"""Activations, over all victims, up to which more victims make the CPU faster."""
+ACTIVATION_COPIES = 24
+"""How often a step holds each activation, roughly: twice differentiated, unfolded."""
+
+
+def cpu_chunk_size(problem: MatchingProblem) -> int:
+    """The number of victims that fills the processor's vectors but not its caches or memory."""
+    names = {id(p): name for name, p in problem.model.named_parameters()}
+    recorder = LayerRecorder(1, names=names)
+    problem.probe(recorder)
+    outputs = sum(call.output[0].numel() for call in recorder.calls)
+    activations = outputs * problem.knowledge.batch_size
+    weights = sum(p.numel() for p in problem.model.parameters())
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
+    fitting = free / (4 * (ACTIVATION_COPIES * activations + 3 * weights))
+    useful = max(MIN_ON_CPU, CACHED_ACTIVATIONS / max(activations, 1))
+    return max(1, int(min(fitting, MAX_ON_CPU, useful)))
+
+
+def gpu_chunk_size(step: Callable[[], None], victims: int) -> int:
+    """The number of victims that fits the GPU, measured by a ``step`` of so many ``victims``."""
+    torch.cuda.empty_cache()
+    free, _ = torch.cuda.mem_get_info()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    per_victim = (torch.cuda.max_memory_allocated() - before) / victims
+    torch.cuda.empty_cache()
+    return int(GPU_MEMORY_SHARE * free / per_victim)
+
+
+def halve(victims: int) -> int:
+    """How many victims to try when memory ran out with so many."""
+    if victims == 1:
+        raise DoesNotFit(
+            "memory runs out with a single victim: use a smaller model or smaller images"
+        ) from None
+    return (victims + 1) // 2

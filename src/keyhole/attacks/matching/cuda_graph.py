@@ -1,0 +1,48 @@
+"""Captures a whole step in one CUDA graph, so that the GPU does not wait for kernel launches."""
+
+from __future__ import annotations
+
+import torch
+
+from keyhole.attacks.matching.engine import Engine, Stepper, make_stepper
+from keyhole.attacks.matching.gradients.matchers import Matcher
+from keyhole.attacks.matching.parts.optimisers import State
+from keyhole.attacks.matching.state import KNOWN
+from keyhole.errors import one_line
+
+WARM_UP = 2
+"""Steps taken before capture, so that libraries choose their kernels; they are undone."""
+
+
+def make_graph_stepper(
+    engine: Engine, state: State, matcher: Matcher
+) -> tuple[Stepper, str | None]:
+    """A stepper that replays one captured step, or a plain one and why the capture failed."""
+    before = {n: t.clone() for n, t in state.items() if not n.startswith(KNOWN)}
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    try:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                engine.step(state, matcher)
+        torch.cuda.current_stream().wait_stream(side)
+        with torch.cuda.graph(graph):
+            engine.step(state, matcher)
+        note = None
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        torch.cuda.synchronize()
+        note = f"stepped without a CUDA graph: capture failed ({one_line(error)})"
+    finally:
+        for name, tensor in before.items():
+            state[name].copy_(tensor)
+    if note is not None:
+        return make_stepper(engine, state, matcher), note
+
+    def replay(count: int) -> None:
+        for _ in range(count):
+            graph.replay()
+
+    return replay, None

@@ -1,0 +1,1 @@
+"""How the gradients of many victims are computed and compared with their targets."""

@@ -1,0 +1,69 @@
+"""A weight gradient as the product of a layer's output gradients and inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from keyhole.attacks.matching.gradients.gradient_weights import GradientWeights
+from keyhole.attacks.matching.gradients.low_rank import ALWAYS_BUILT
+
+
+@dataclass(frozen=True)
+class Factors:
+    """One layer's inputs ``[N, K, Q]`` and output gradients ``[N, K, C]``."""
+
+    inputs: Tensor
+    output_gradients: Tensor
+    weight_shape: torch.Size
+
+    @property
+    def build_is_cheaper(self) -> bool:
+        """Whether ``D^T U`` costs less than the two Gram matrices, or next to nothing."""
+        (_, positions, fan_in), fan_out = self.inputs.shape, self.output_gradients.shape[2]
+        size = fan_in * fan_out
+        return size <= ALWAYS_BUILT or size < positions * (fan_in + fan_out)
+
+    def build(self) -> Tensor:
+        """G, ``[N, *weight_shape]``."""
+        return (self.output_gradients.mT @ self.inputs).view(-1, *self.weight_shape)
+
+    def square(self) -> Tensor:
+        """``|G|^2``, ``[N]``."""
+        D, U = self.output_gradients, self.inputs
+        return sum_per_victim((D @ D.mT) * (U @ U.mT))
+
+    def weighted_square(self, weights: GradientWeights) -> Tensor:
+        """``|G'|^2`` of the weighted gradient, ``[N]``.
+
+        For weights on frequencies this is ``|G|^2 - (1 - keep^2) |G P|^2``, of which only the few
+        rows with ``keep < 1`` are built.
+        """
+        if weights.bins is None:
+            weighted = self.output_gradients * weights.keep[:, None]
+            return replace(self, output_gradients=weighted).square()
+        assert weights.rows is not None
+        removed = (1 - weights.keep.square()).gather(1, weights.rows).sqrt()
+        rows = weights.rows[:, None].expand(-1, self.output_gradients.shape[1], -1)
+        D = self.output_gradients.gather(2, rows) * removed[:, None].to(self.output_gradients)
+        kernels = self.inputs.unflatten(2, (-1, len(weights.bins)))  # type: ignore[no-untyped-call]
+        U = (kernels @ weights.bins.to(self.inputs)).flatten(2)
+        return self.square() - sum_per_victim((D.mT @ U).square())
+
+    def dot(self, target: Tensor) -> Tensor:
+        """``<G, T>``, ``[N]``."""
+        responses = self.inputs @ target.flatten(2).to(self.inputs).mT
+        return sum_per_victim(self.output_gradients * responses)
+
+    def dot_low_rank(self, left: Tensor, right: Tensor) -> Tensor:
+        """``<G, left @ right>`` for factors ``[N, C, r]`` and ``[N, r, Q]``: ``[N]``."""
+        lefts = self.output_gradients @ left.to(self.output_gradients)
+        rights = self.inputs @ right.to(self.inputs).mT
+        return sum_per_victim(lefts * rights)
+
+
+def sum_per_victim(x: Tensor) -> Tensor:
+    """Sums over all axes but the first, in float32 at least: ``[N]``."""
+    return x.flatten(1).sum(1, dtype=torch.promote_types(x.dtype, torch.float32))

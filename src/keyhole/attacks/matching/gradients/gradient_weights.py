@@ -1,0 +1,91 @@
+"""Weights on the rows of a gradient: noisy rows or frequencies count less, per victim."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from keyhole.defenses.noise_model import Noise
+
+
+@dataclass(frozen=True)
+class GradientWeights:
+    """Scales down some rows of one parameter's gradient, in all or some frequencies of its kernels:
+
+        G' = G - (1 - keep) * G P.
+
+    ``keep [..., K]`` in [0, 1] has one value per row. ``bins`` is the projection P (see
+    :class:`keyhole.defenses.Noise`); None means the identity. Gradients are
+    ``[..., K, *rest]``, with as many axes before K as ``keep`` has.
+    """
+
+    keep: Tensor
+    bins: Tensor | None = None
+    rows: Tensor | None = None
+    """The rows ``[N, r]`` that may be scaled down for each of N victims; None: any row."""
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        keep = self.keep.to(gradient)
+        keep = keep.view(*keep.shape, *[1] * (gradient.dim() - keep.dim()))
+        if self.bins is None:
+            return gradient * keep
+        projected = (gradient.flatten(-2) @ self.bins.to(gradient)).view_as(gradient)
+        return gradient - (1 - keep) * projected
+
+    def select(self, victims: Tensor) -> GradientWeights:
+        rows = None if self.rows is None else self.rows[victims]
+        return replace(self, keep=self.keep[victims], rows=rows)
+
+    def prepare(self, like: Tensor) -> GradientWeights:
+        """Moves weights of N victims to the device and type of ``like`` and lists their rows.
+
+        No later step has to read values back from the device.
+        """
+        reduced = self.keep < 1
+        most = int(reduced.sum(-1).max())
+        rows = reduced.to(like.device, torch.uint8).topk(most, dim=-1).indices
+        bins = None if self.bins is None else self.bins.to(like)
+        return GradientWeights(self.keep.to(like), bins, rows)
+
+
+WeightsByName = Mapping[str, GradientWeights]
+"""Keyed by parameter name; a parameter that is not listed is compared as it is."""
+
+
+def weights_from_noise(
+    gradient: Mapping[str, Tensor], noise: Mapping[str, Noise]
+) -> dict[str, GradientWeights]:
+    """Weights under which an inner product counts each value by :meth:`Noise.trust`.
+
+    If a parameter has rows without noise, its noisy rows are scaled down in all frequencies, clean
+    ones included: in deep networks the clean frequencies of noisy rows are large and carry little
+    (the docs on TIP give figures). If every row is noisy, only the noisy frequencies are scaled.
+    """
+    weights = {}
+    for name, belief in noise.items():
+        all_noisy = bool((belief.variance > 0).all())
+        weights[name] = GradientWeights(
+            belief.trust(gradient[name]).sqrt(), belief.bins if all_noisy else None
+        )
+    return weights
+
+
+def stack_weights(
+    weights_per_victim: Sequence[WeightsByName], like: Tensor
+) -> dict[str, GradientWeights]:
+    """Combines the weights of several victims into one object with the victim axis first.
+
+    Whole rows are scaled for all victims if they are for any.
+    """
+    first = weights_per_victim[0]
+    shared = [n for n in first if all(n in weights for weights in weights_per_victim)]
+    stacked = {}
+    for name in shared:
+        group = [weights[name] for weights in weights_per_victim]
+        bins = None if any(weights.bins is None for weights in group) else group[0].bins
+        keep = torch.stack([weights.keep for weights in group])
+        stacked[name] = GradientWeights(keep, bins).prepare(like)
+    return stacked

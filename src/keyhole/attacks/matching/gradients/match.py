@@ -1,0 +1,151 @@
+"""Compares the gradients of dummy batches with the target gradients, per victim."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from keyhole.attacks.matching.gradients.gradient_weights import (
+    GradientWeights,
+    WeightsByName,
+    stack_weights,
+)
+from keyhole.attacks.matching.gradients.layer_call import BatchStatistics
+
+
+class Targets:
+    """The target gradients of N victims, stacked: ``tensors[name]`` is ``[N, *shape]``.
+
+    Where a parameter has gradient weights, its target is stored weighted.
+    """
+
+    def __init__(
+        self,
+        tensors: dict[str, Tensor],
+        squares: dict[str, Tensor] | None = None,
+        gradient_weights: Mapping[str, GradientWeights] | None = None,
+    ) -> None:
+        self.tensors = tensors
+        self.squares = squares or {n: _square(t) for n, t in tensors.items()}
+        self.gradient_weights = gradient_weights or {}
+        self._weighted_twice: dict[str, Tensor] = {}
+
+    @classmethod
+    def stack(
+        cls,
+        gradients: Sequence[Mapping[str, Tensor]],
+        like: Tensor,
+        *,
+        unit: bool = False,
+        gradient_weights: Sequence[WeightsByName] = (),
+    ) -> Targets:
+        """Stacks one gradient per victim; parameters that any victim did not report are left out.
+
+        ``gradient_weights`` has one entry per victim; empty: nothing is weighted. ``unit`` scales
+        each victim's whole weighted gradient to length 1.
+        """
+        shared = [n for n in gradients[0] if all(n in g for g in gradients)]
+        weighted = [{n: g[n].double() for n in shared} for g in gradients]
+        for gradient, own_weights in zip(weighted, gradient_weights, strict=False):
+            gradient.update(
+                {n: weights(gradient[n]) for n, weights in own_weights.items() if n in gradient}
+            )
+        scales = [1 / gradient_norm(g, shared) if unit else 1.0 for g in weighted]
+        pairs = list(zip(weighted, scales, strict=True))
+        tensors = {n: torch.stack([(g[n] * s).to(like) for g, s in pairs]) for n in shared}
+        stacked = stack_weights(gradient_weights, like) if gradient_weights else None
+        return cls(tensors, gradient_weights=stacked)
+
+    def weighted_twice(self, name: str) -> Tensor:
+        """A target with its weights applied once more.
+
+        Its product with the unweighted G equals the product of weighted G and weighted T.
+        """
+        if name not in self._weighted_twice:
+            self._weighted_twice[name] = self.gradient_weights[name](self.tensors[name])
+        return self._weighted_twice[name]
+
+    def select(self, victims: Tensor) -> Targets:
+        """The targets of some of the victims."""
+        return Targets(
+            {n: t[victims] for n, t in self.tensors.items()},
+            {n: s[victims] for n, s in self.squares.items()},
+            {n: weights.select(victims) for n, weights in self.gradient_weights.items()},
+        )
+
+
+class GradientMatch(ABC):
+    """Dummy gradients G beside targets T. Everything is differentiable; ``[N]`` is per victim."""
+
+    names: Sequence[str]
+    """The parameters whose gradients are compared."""
+    statistics: Sequence[BatchStatistics]
+    """Batch statistics of each BatchNorm, if they were asked for."""
+
+    def __init__(self, targets: Targets) -> None:
+        self.targets = targets
+
+    @abstractmethod
+    def gradient(self, name: str) -> Tensor:
+        """G of one parameter, ``[N, *shape]``."""
+
+    @abstractmethod
+    def products(self, name: str) -> tuple[Tensor, Tensor]:
+        """``<G, T>`` and ``|G|^2`` of one parameter, both weighted, ``[N]`` each."""
+
+    def is_built(self, name: str) -> bool:
+        """Whether the gradient exists already, or costs no more to build than its products."""
+        return True
+
+    def weighted_gradient(self, name: str) -> Tensor:
+        """G of one parameter, weighted if its target is."""
+        gradient = self.gradient(name)
+        weights = self.targets.gradient_weights.get(name)
+        return gradient if weights is None else weights(gradient)
+
+    def target(self, name: str) -> Tensor:
+        """T of one parameter, ``[N, *shape]``."""
+        return self.targets.tensors[name]
+
+    def target_square(self, name: str) -> Tensor:
+        """``|T|^2`` of one parameter."""
+        return self.targets.squares[name]
+
+
+class BuiltMatch(GradientMatch):
+    """A match in which every gradient exists as a tensor."""
+
+    def __init__(
+        self,
+        gradients: Mapping[str, Tensor],
+        targets: Targets,
+        statistics: Sequence[BatchStatistics] = (),
+    ) -> None:
+        super().__init__(targets)
+        self.gradients = gradients
+        self.names = [n for n in gradients if n in targets.tensors]
+        self.statistics = statistics
+
+    def gradient(self, name: str) -> Tensor:
+        return self.gradients[name]
+
+    def products(self, name: str) -> tuple[Tensor, Tensor]:
+        gradient = self.weighted_gradient(name)
+        return _dot(gradient, self.target(name)), _square(gradient)
+
+
+def gradient_norm(gradient: Mapping[str, Tensor], names: Sequence[str]) -> float:
+    """The norm over some parameters; 1 if all of them are 0."""
+    norms = [gradient[n].double().norm() for n in names]
+    return float(torch.stack(norms).norm()) or 1.0
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return (a * b).flatten(1).sum(1)
+
+
+def _square(a: Tensor) -> Tensor:
+    return a.square().flatten(1).sum(1)

@@ -1,0 +1,158 @@
+"""Three backends for the gradients of many victims: factored, vmap over grad, and a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+
+from keyhole.attacks.matching.gradients.layer_call import BatchStatistics
+from keyhole.attacks.matching.gradients.layer_recorder import LayerRecorder
+from keyhole.attacks.matching.gradients.match import BuiltMatch, GradientMatch, Targets
+from keyhole.attacks.matching.problem import MatchingProblem
+
+Backend = Literal["auto", "factored", "vmap", "loop"]
+Weights = dict[str, Tensor]
+
+BatchMoments = tuple[Tensor, Tensor]
+"""Mean and variance of one BatchNorm's batch."""
+
+
+class Matcher(Protocol):
+    """Compares the gradients of dummy batches with the target gradients."""
+
+    backend: str
+
+    def __call__(
+        self, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None
+    ) -> GradientMatch: ...
+
+    def select(self, victims: Tensor) -> Matcher: ...
+
+    def fork(self, victims: Tensor) -> Matcher | None:
+        """A matcher for some victims that may run in its own thread; None if that is not safe."""
+
+
+class VmapMatcher:
+    """Computes per-victim gradients by ``vmap`` over ``grad``; local steps are unrolled."""
+
+    backend = "vmap"
+
+    def __init__(
+        self, problem: MatchingProblem, targets: Targets, *, statistics: bool = False
+    ) -> None:
+        self.problem, self.targets, self.statistics = problem, targets, statistics
+        self.weights = {n: p.detach() for n, p in problem.model.named_parameters()}
+        self.running = running_statistics(problem) if statistics else []
+
+    def select(self, victims: Tensor) -> VmapMatcher:
+        targets = self.targets.select(victims)
+        return type(self)(self.problem, targets, statistics=self.statistics)
+
+    def fork(self, victims: Tensor) -> None:
+        """None: torch.func's transforms share the model's parameters across threads."""
+        return
+
+    def __call__(
+        self, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None
+    ) -> GradientMatch:
+        if masks is None:
+            gradients, moments = vmap(lambda x, t: self.victim_gradient(x, t, None))(
+                images, targets
+            )
+        else:
+            gradients, moments = vmap(self.victim_gradient)(images, targets, tuple(masks))
+        return self._build_match(gradients, moments)
+
+    def _build_match(self, gradients: Weights, moments: Sequence[BatchMoments]) -> GradientMatch:
+        statistics = [
+            BatchStatistics(mean.flatten(1), var.flatten(1), *running)
+            for (mean, var), running in zip(moments, self.running, strict=False)
+        ]
+        return BuiltMatch(gradients, self.targets, statistics)
+
+    def victim_gradient(
+        self, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None
+    ) -> tuple[Weights, list[BatchMoments]]:
+        """One victim's mean gradient over its local steps, and its BatchNorms' batch moments."""
+        weights = self.weights
+        moments: list[BatchMoments] = []
+        for step in range(self.problem.steps):
+            batch = self.problem.batch_slice(step)
+            own_masks = None if masks is None else [m[self.mask_slice(step)] for m in masks]
+            gradient, moments = self.step_gradient(
+                weights, images[batch], targets[batch], own_masks
+            )
+            if self.problem.steps == 1:
+                return gradient, moments
+            lr = self.problem.lr
+            weights = {n: w - lr * gradient[n] for n, w in weights.items()}
+        scale = self.problem.lr * self.problem.steps
+        return {n: (self.weights[n] - w) / scale for n, w in weights.items()}, moments
+
+    def mask_slice(self, step: int) -> slice:
+        """The dropout masks that the client drew in a step."""
+        local = self.problem.local_batch
+        return slice(step * local, (step + 1) * local)
+
+    def step_gradient(
+        self, weights: Weights, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None
+    ) -> tuple[Weights, list[BatchMoments]]:
+        """The gradient of one step at ``weights``, and the BatchNorms' batch moments."""
+        result: tuple[Weights, list[BatchMoments]]
+        result = grad(self.loss, has_aux=True)(weights, images, targets, masks)
+        return result
+
+    def loss(
+        self, weights: Weights, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None
+    ) -> tuple[Tensor, list[BatchMoments]]:
+        """The client's mean cross-entropy; buffers are copied so that none is changed."""
+        model = self.problem.model
+        buffers = {n: b.clone() for n, b in model.named_buffers()}
+        recorder = LayerRecorder(1, masks=masks, statistics=self.statistics)
+        with recorder:
+            logits = functional_call(model, {**weights, **buffers}, (images,))
+        loss = -(targets * logits.log_softmax(-1)).sum() / len(images)
+        return loss, [(s.mean, s.var) for s in recorder.statistics]
+
+
+class LoopMatcher(VmapMatcher):
+    """Computes the gradients of one victim after another by plain autograd: takes any model."""
+
+    backend = "loop"
+
+    def __call__(
+        self, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None
+    ) -> GradientMatch:
+        results = []
+        for n in range(len(images)):
+            own_masks = None if masks is None else [m[n] for m in masks]
+            results.append(self.victim_gradient(images[n], targets[n], own_masks))
+        gradients = {n: torch.stack([g[n] for g, _ in results]) for n in self.weights}
+        moments = [
+            (torch.stack([s[i][0] for _, s in results]), torch.stack([s[i][1] for _, s in results]))
+            for i in range(len(results[0][1]))
+        ]
+        return self._build_match(gradients, moments)
+
+    def step_gradient(
+        self, weights: Weights, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None
+    ) -> tuple[Weights, list[BatchMoments]]:
+        tracked = {
+            n: w if w.requires_grad else w.clone().requires_grad_() for n, w in weights.items()
+        }
+        loss, moments = self.loss(tracked, images, targets, masks)
+        gradients = torch.autograd.grad(
+            loss, list(tracked.values()), create_graph=True, materialize_grads=True
+        )
+        return dict(zip(tracked, gradients, strict=True)), moments
+
+
+def running_statistics(problem: MatchingProblem) -> list[BatchMoments]:
+    """Running mean and variance of every BatchNorm, in the order of the forward pass."""
+    recorder = LayerRecorder(1, statistics=True)
+    problem.probe(recorder)
+    return [(s.running_mean, s.running_var) for s in recorder.statistics]

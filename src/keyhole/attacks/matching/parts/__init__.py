@@ -1,0 +1,1 @@
+"""The parts of a matching attack: objective, priors, unknowns, optimiser and schedule."""

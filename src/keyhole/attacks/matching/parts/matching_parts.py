@@ -1,0 +1,63 @@
+"""A matching attack as a set of parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from keyhole.attacks.matching.parts.objectives import Objective
+from keyhole.attacks.matching.parts.optimisers import Optimiser, Schedule
+from keyhole.attacks.matching.parts.priors import DropRate, Prior
+from keyhole.attacks.matching.parts.unknowns import DropoutMasks, ImageUnknown, SoftLabels, Unknown
+from keyhole.attacks.matching.problem import MatchingProblem
+
+
+@dataclass(frozen=True)
+class MatchingParts:
+    """What an attack compares, what it searches for, what it assumes of that, and how it searches.
+
+    Args:
+        objective: The distance between dummy gradients and target gradients.
+        images: The unknown from which images are rendered.
+        optimiser: How the unknowns move.
+        schedule: How the learning rate changes.
+        priors: Terms added to the objective.
+        labels: The unknown labels; None: the labels are known.
+        masks: The unknown dropout masks; None: the masks are known, or there is no dropout.
+        stop_below: A victim whose loss falls below this is done; None: no limit.
+    """
+
+    objective: Objective
+    images: ImageUnknown
+    optimiser: Optimiser
+    schedule: Schedule
+    priors: tuple[Prior, ...] = ()
+    labels: SoftLabels | None = None
+    masks: DropoutMasks | None = None
+    stop_below: float | None = None
+
+    @property
+    def unknowns(self) -> tuple[Unknown, ...]:
+        """Everything that is searched for."""
+        candidates = (self.images, self.labels, self.masks)
+        return tuple(unknown for unknown in candidates if unknown is not None)
+
+    @property
+    def needs_statistics(self) -> bool:
+        """Whether a prior needs the BatchNorms' batch statistics."""
+        return any(prior.needs_statistics for prior in self.priors)
+
+    @property
+    def needs_full_gradients(self) -> bool:
+        """Whether whole gradients are compared, and not only their products with the targets."""
+        priors = any(prior.needs_full_gradients for prior in self.priors)
+        return self.objective.needs_full_gradients or priors
+
+    def with_mask_search(self, problem: MatchingProblem, weight: float) -> MatchingParts:
+        """Adds the client's dropout masks to the unknowns, which turns IG into DIA.
+
+        Where the model has no dropout, the parts stay as they are.
+        """
+        if not problem.sites:
+            return self
+        prior = DropRate(weight, problem.sites)
+        return replace(self, masks=DropoutMasks(problem.sites), priors=(*self.priors, prior))

@@ -1,0 +1,113 @@
+"""Distances between dummy gradients and target gradients: one value per victim."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from keyhole.attacks.matching.gradients.match import GradientMatch
+
+TINY = 1e-30
+"""Keeps norms of vanishing gradients away from 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Objective(ABC):
+    """A distance between gradients, which are compared with their gradient weights applied.
+
+    Args:
+        weights: Weights of single parameters by name. Others count 1; 0 leaves a parameter out.
+    """
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+
+    needs_full_gradients: ClassVar[bool] = True
+    """Whether whole gradients are compared, and not only their products with the targets."""
+
+    scale_free: ClassVar[bool] = False
+    """Whether only directions count, so that targets may be scaled."""
+
+    @abstractmethod
+    def __call__(self, match: GradientMatch) -> Tensor:
+        """The distance of each victim, ``[N]``."""
+
+    def weighted_names(self, match: GradientMatch) -> list[tuple[str, float]]:
+        """The parameters that are compared, with their weights."""
+        weighted = [(name, self.weights.get(name, 1.0)) for name in match.names]
+        return [(name, weight) for name, weight in weighted if weight != 0]
+
+    def gradient_pair(self, match: GradientMatch, name: str) -> tuple[Tensor, Tensor]:
+        """Dummy gradient and target of one parameter, both weighted."""
+        return match.weighted_gradient(name), match.target(name)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Objective):
+    """``1 - <G, T> / (|G| |T|)`` over all parameters together (Geiping et al. 2020).
+
+    It is computed as half the squared distance of the two directions, which is the same value and
+    does not cancel where they nearly agree. Only gradients too large to build use products.
+    """
+
+    needs_full_gradients: ClassVar[bool] = False
+    scale_free: ClassVar[bool] = True
+
+    def __call__(self, match: GradientMatch) -> Tensor:
+        built: list[tuple[float, Tensor, Tensor]] = []
+        dots, squares, target_squares, factored = [], [], [], []
+        for name, weight in self.weighted_names(match):
+            if match.is_built(name):
+                gradient, target = self.gradient_pair(match, name)
+                built.append((weight, gradient.flatten(1), target.flatten(1)))
+                squares.append(weight * gradient.square().flatten(1).sum(1))
+                target_squares.append(weight * target.square().flatten(1).sum(1))
+            else:
+                dot, square = match.products(name)
+                dots.append(weight * dot)
+                factored.append((weight * square, weight * match.target_square(name)))
+                squares.append(factored[-1][0])
+                target_squares.append(factored[-1][1])
+        scale = (_sum(squares).clamp(min=0) + TINY).rsqrt()
+        target_scale = _sum(target_squares).clamp(min=TINY).rsqrt()
+        terms = [
+            weight * (g * scale[:, None] - t * target_scale[:, None]).square().sum(1) / 2
+            for weight, g, t in built
+        ]
+        if factored:
+            square, target_square = (_sum([pair[i] for pair in factored]) for i in (0, 1))
+            cross = _sum(dots) * scale * target_scale
+            terms.append(
+                (square * scale.square() + target_square * target_scale.square()) / 2 - cross
+            )
+        return _sum(terms)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SquaredError(Objective):
+    """``sum |G - T|^2`` (Zhu et al. 2019).
+
+    Differences are taken entry by entry, because products would cancel near the solution.
+
+    Args:
+        relative: Whether the sum is divided by ``sum |T|^2``.
+    """
+
+    relative: bool = False
+
+    def __call__(self, match: GradientMatch) -> Tensor:
+        terms, target_squares = [], []
+        for name, weight in self.weighted_names(match):
+            gradient, target = self.gradient_pair(match, name)
+            terms.append(weight * (gradient - target).square().flatten(1).sum(1))
+            target_squares.append(weight * target.square().flatten(1).sum(1))
+        total = _sum(terms)
+        return total / (_sum(target_squares) + TINY) if self.relative else total
+
+
+def _sum(terms: list[Tensor]) -> Tensor:
+    return torch.stack(terms).sum(0)

@@ -1,0 +1,47 @@
+"""The audit: a plan, its run, findings, and the verdict on each defense.
+
+Names are imported when they are first used: a plan can be read and refused without torch.
+"""
+
+from typing import TYPE_CHECKING
+
+from keyhole.lazy import import_on_demand
+
+if TYPE_CHECKING:
+    from keyhole.auditing.comparison import Comparison, compare_results
+    from keyhole.auditing.finding import Finding
+    from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
+    from keyhole.auditing.launch import audit, run_plan
+    from keyhole.auditing.membership import infer_membership
+    from keyhole.auditing.membership_plan import MembershipPlan
+    from keyhole.auditing.own_gradient import GradientAttackResult, attack_gradient
+    from keyhole.auditing.plan import Plan, Stage, read_plan, tour
+    from keyhole.auditing.results import AuditResult, load_result
+    from keyhole.auditing.store import Store
+    from keyhole.auditing.verdict import Verdict
+    from keyhole.progress import Progress
+
+__all__ = [
+    "SCHEMA_VERSION",
+    "AuditResult",
+    "Comparison",
+    "Finding",
+    "GradientAttackResult",
+    "MembershipPlan",
+    "Plan",
+    "Progress",
+    "Stage",
+    "Store",
+    "Verdict",
+    "attack_gradient",
+    "audit",
+    "compare_results",
+    "infer_membership",
+    "load_result",
+    "read_plan",
+    "result_schema",
+    "run_plan",
+    "tour",
+]
+
+__getattr__, __dir__ = import_on_demand(__name__)

@@ -1,0 +1,118 @@
+"""Which mean and std the clients' images were normalised by: said, recorded, assumed, or fitted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from keyhole.attacks import Attack, Checkpointer, Reconstruction
+from keyhole.auditing.plan import Stage
+from keyhole.data import ImageSet, Normalisation
+from keyhole.data.normalisation import (
+    are_grey_levels,
+    common_normalisations,
+    fit_normalisation,
+)
+from keyhole.errors import BadValue
+from keyhole.mean_and_std import parse_deviations, parse_means
+from keyhole.models import is_own
+from keyhole.threat import Observation
+
+PASS_THEM = "pass --mean and --std (mean=, std= in Python and in curious(...))"
+
+
+def normalise_as_captured(
+    data: ImageSet, stage: Stage, about: Mapping[str, Any]
+) -> tuple[ImageSet, bool, list[str]]:
+    """A captured run's images as its clients normalised them: as the user or the capture says.
+
+    Returns whether that is only assumed, and what a reader should know of it.
+    """
+    if stage.mean is not None and stage.std is not None:
+        return data.with_normalisation(stage.mean, stage.std), False, []
+    notes = []
+    if about.get("mean") is not None or about.get("std") is not None:
+        try:
+            mean, std = parse_means(about.get("mean")), parse_deviations(about.get("std"))
+            return data.with_normalisation(mean, std), False, []
+        except BadValue as error:
+            notes.append(f"the mean and std that were captured cannot be used ({error})")
+    return data, True, [*notes, describe_assumption(data)]
+
+
+def describe_assumption(data: ImageSet) -> str:
+    """That a data set's own mean and std are taken, and what to do about it."""
+    return (
+        f"how clients normalise their images is not known: the data set's own "
+        f"{Normalisation.of(data)} are assumed. With wrong values attacks look weaker than they "
+        f"are: {PASS_THEM}"
+    )
+
+
+def doubt_normalisation(stage: Stage, data: ImageSet, *, own_model: bool) -> tuple[str, ...]:
+    """A line where a model that was trained elsewhere is fed by the data set's own mean and std."""
+    if stage.mean is not None or not (own_model or stage.weights or is_own(stage.model)):
+        return ()
+    return (
+        f"how the model's training normalised its images is not known: the data set's own "
+        f"{Normalisation.of(data)} are assumed. With wrong values attacks look weaker than they "
+        f"are: {PASS_THEM}",
+    )
+
+
+def attack_by_best_fit(
+    attack: Attack,
+    observations: Sequence[Observation],
+    checkpointer: Checkpointer,
+    assumed: Normalisation,
+    *,
+    exact: bool = True,
+) -> Iterator[tuple[Reconstruction, Normalisation]]:
+    """Attacks, looks which normalisation the inputs it found fit, and attacks by that one.
+
+    Nobody has said what the right one is, and nothing but what was found is looked at. Whole grey
+    levels, which may take a trial of each, can be found only in ``exact`` updates: those that no
+    defense has changed.
+    """
+    found = list(attack.on_many(observations, checkpointer))
+    images = [each.images for each in found if each.images is not None]
+    fit = fit_normalisation(torch.cat(images), assumed) if images else assumed
+    if exact and fit == assumed and not _finds_grey_levels(found[:1], assumed):
+        fit = find_by_trial(attack, observations[0], checkpointer) or assumed
+    if fit == assumed:
+        yield from ((each, assumed) for each in found)
+        return
+    note = (
+        f"what {attack.name} found fits {fit.name} ({fit}) better than the assumed {assumed}: it "
+        "is shown and scored by that"
+    )
+    for each in attack.on_many([suppose(fit, each) for each in observations], checkpointer):
+        yield replace(each, notes=(*each.notes, note)), fit
+
+
+def find_by_trial(
+    attack: Attack, observation: Observation, checkpointer: Checkpointer
+) -> Normalisation | None:
+    """The common normalisation by which the attack finds whole grey levels in one client.
+
+    An attack that needs the pixels' range to find the inputs' scale finds none by a wrong one.
+    """
+    for choice in common_normalisations(observation.knowledge.shape[0]):
+        found = list(attack.on_many([suppose(choice, observation)], checkpointer))
+        if _finds_grey_levels(found, choice):
+            return choice
+    return None
+
+
+def suppose(normalisation: Normalisation, observation: Observation) -> Observation:
+    """The observation of one who takes the images to be normalised so."""
+    mean, std = normalisation.mean, normalisation.std
+    return replace(observation, knowledge=replace(observation.knowledge, mean=mean, std=std))
+
+
+def _finds_grey_levels(found: Sequence[Reconstruction], by: Normalisation) -> bool:
+    images = [each.images for each in found if each.images is not None]
+    return bool(images) and are_grey_levels(by.pixels(torch.cat(images).double()))

@@ -1,0 +1,61 @@
+"""What tables and pages call a defense, an attack or a metric, be it installed or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from keyhole.attacks import ATTACKS
+from keyhole.auditing.finding import Finding
+from keyhole.defenses import DEFENSES
+from keyhole.metrics import METRICS
+from keyhole.parameters import default_parameters
+from keyhole.registry import Registry
+from keyhole.spelling import spell
+
+MISSING = object()
+"""Stands for a parameter that a defense or an attack no longer has."""
+
+
+def label_defense(defense: Mapping[str, Any]) -> str:
+    """A defense as one would ask for it: its numbers, and what differs from the defaults.
+
+    >>> label_defense({"name": "pruning", "parameters": {"ratio": 0.9, "scope": "tensor"}})
+    'pruning(ratio=0.9)'
+    >>> label_defense({"name": "not_here:Fog", "parameters": {"kind": "thick"}})
+    "not_here:Fog(kind='thick')"
+    """
+    name = defense["name"]
+    usual = usual_parameters(DEFENSES, name)
+    headline = DEFENSES[name].headline if usual else ()
+    chosen = {
+        k: v
+        for k, v in defense["parameters"].items()
+        if v != usual.get(k, MISSING) or (not isinstance(v, str) and k in (headline or usual))
+    }
+    return spell(name, chosen)
+
+
+def label_attack(finding: Finding) -> str:
+    """An attack with those of its parameters that differ from the defaults, as the audit knew them.
+
+    Of Keyhole's own attacks the defaults are known where the finding does not say it.
+    """
+    if finding.attack_label.partition("(")[0] == finding.attack:
+        return finding.attack_label
+    usual = usual_parameters(ATTACKS, finding.attack)
+    chosen = {k: v for k, v in finding.attack_parameters.items() if v != usual.get(k, MISSING)}
+    return spell(finding.attack, chosen)
+
+
+def label_metric(name: str) -> str:
+    """What tables call a metric; its name where it is not installed."""
+    return METRICS[name].label if name in METRICS else name
+
+
+def usual_parameters(registry: Registry[Any], name: str) -> dict[str, Any]:
+    """The default parameters of one of Keyhole's own parts; empty for any other.
+
+    A name out of a run folder never makes Keyhole import the code that it names.
+    """
+    return default_parameters(registry[name]) if name in registry.names() else {}

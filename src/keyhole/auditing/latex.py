@@ -1,0 +1,124 @@
+r"""Results as LaTeX tables (``\usepackage{booktabs}``), one for each model and data set."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keyhole.auditing.finding import Finding
+from keyhole.auditing.labels import label_attack, label_defense
+from keyhole.auditing.sections import Section
+from keyhole.auditing.verdict import Verdict
+from keyhole.metrics import Metric
+from keyhole.untrusted import printable
+
+SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "–": "--",
+    **{char: f"\\{char}" for char in "&%$#_"},
+}
+
+
+UP, DOWN = r"$\uparrow$", r"$\downarrow$"
+HOW_TO_READ = (
+    "Means over images, below them 95% bootstrap intervals; arrows point to where more is seen."
+)
+
+
+def latex_tables(sections: Sequence[Section]) -> str:
+    r"""A ``table`` for each section: means, below them their 95% intervals.
+
+    Names come from files and users; every character that LaTeX would act on is escaped.
+    """
+    return "\n".join(["% Needs \\usepackage{booktabs}.", *map(latex_table, sections)])
+
+
+def latex_table(section: Section) -> str:
+    """One section; where no attack returned images, its verdicts alone."""
+    metrics = section.main_metrics
+    findings = [f for f in section.findings if any(m.name in f.metrics for m in metrics)]
+    body = finding_lines(findings, metrics) if findings else verdict_lines(section.verdicts)
+    caption = f"{section.model} on {section.data}: {section.facts}."
+    if findings:
+        caption += f" {HOW_TO_READ}"
+    lines = (
+        r"\begin{table}[t]",
+        r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
+        rf"\caption{{{escape(caption)}}}",
+        *body,
+        r"\end{table}",
+    )
+    return "\n".join(lines) + "\n"
+
+
+def finding_lines(findings: Sequence[Finding], metrics: Sequence[Metric]) -> list[str]:
+    """The ``tabular`` of all attackers who returned images, a rule between defenses."""
+    heads = [rf"{escape(m.label)} {UP if m.leaks_high else DOWN}" for m in metrics]
+    lines = [
+        rf"\begin{{tabular}}{{lll{'r' * len(metrics)}}}",
+        r"\toprule",
+        rf"{' & '.join(['Defense', 'Attack', 'Attacker', *heads])} \\",
+    ]
+    last = None
+    for finding in findings:
+        defense = label_defense(finding.defense)
+        if defense != last:
+            lines.append(r"\midrule")
+        names = ["" if defense == last else defense, label_attack(finding), finding.attacker]
+        lines.append(rf"{' & '.join([*map(escape, names), *mean_cells(finding, metrics)])} \\")
+        intervals = interval_cells(finding, metrics)
+        if any(intervals):
+            lines.append(rf"{' & '.join(['', '', '', *intervals])} \\")
+        last = defense
+    return [*lines, r"\bottomrule", r"\end{tabular}"]
+
+
+def mean_cells(finding: Finding, metrics: Sequence[Metric]) -> list[str]:
+    """The means of one finding; a dash where a metric was not measured."""
+    return [
+        number(m, finding.metrics[m.name].mean) if m.name in finding.metrics else "--"
+        for m in metrics
+    ]
+
+
+def interval_cells(finding: Finding, metrics: Sequence[Metric]) -> list[str]:
+    """The intervals of one finding's means; empty where all images agree."""
+    cells = []
+    for metric in metrics:
+        summary = finding.metrics.get(metric.name)
+        ends = () if summary is None else (summary.low, summary.high)
+        low_high = [number(metric, end) for end in ends]
+        same = len(set(low_high)) < 2
+        cells.append("" if same else rf"{{\scriptsize [{', '.join(low_high)}]}}")
+    return cells
+
+
+def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
+    """The ``tabular`` of a section without images: what is said of each defense."""
+    rows = [
+        rf"{escape(label_defense(v.defense))} & {escape(v.status)} & {escape(v.words)} \\"
+        for v in verdicts
+    ]
+    head = (r"\begin{tabular}{llp{0.6\linewidth}}", r"\toprule", r"Defense & Verdict & Why \\")
+    return [*head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+
+
+def number(metric: Metric, value: float) -> str:
+    """A rounded value; a minus sign is one, not a hyphen."""
+    text = escape(metric.format(value))
+    return f"$-${text[1:]}" if text.startswith("-") else text
+
+
+def escape(text: object) -> str:
+    r"""Text that LaTeX prints as it is.
+
+    >>> print(escape(r"50% of \input{x}"))
+    50\% of \textbackslash{}input\{x\}
+    """
+    return "".join(SPECIAL.get(char, char) for char in printable(text, longest=1000))

@@ -1,0 +1,138 @@
+"""Start an audit: of a plan, or of one model on one data set with parts that may be objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from keyhole.attacks import ATTACKS, Attack
+from keyhole.auditing.attack_setting import (
+    AttackSetting,
+    attack_settings,
+    refuse_useless,
+    settings_of,
+)
+from keyhole.auditing.captured import captured_settings
+from keyhole.auditing.plan import AUTO, Plan, Stage
+from keyhole.auditing.resolve import resolve_stage
+from keyhole.auditing.results import AuditResult
+from keyhole.auditing.run import run_settings
+from keyhole.auditing.store import Store
+from keyhole.data import ImageSet
+from keyhole.defenses import DEFENSES, Defense
+from keyhole.device import find_device
+from keyhole.errors import KeyholeError
+from keyhole.metrics import Metric
+from keyhole.progress import NullProgress, Progress
+from keyhole.settings import make_settings
+
+
+def run_plan(
+    plan: Plan,
+    *,
+    out: Path | None = None,
+    data_dir: str | None = None,
+    device: str = "auto",
+    fresh: bool = False,
+    progress: Progress | None = None,
+    victims_at_once: int | None = None,
+) -> AuditResult:
+    """Runs a plan; with ``out``, in a folder in which the same plan can be continued.
+
+    Everything that cannot fit is said before the folder is touched.
+    """
+    place = find_device(device)
+    resolved = [
+        resolve_stage(s, seed=plan.seed, data_dir=data_dir, device=place)
+        for s in plan.stage
+        if s.captured is None
+    ]
+    settings = [setting for made in resolved for setting in settings_of(made)]
+    notes: list[str] = []
+    for stage in plan.stage:
+        if stage.captured is not None:
+            more, said = captured_settings(stage, seed=plan.seed, data_dir=data_dir, device=place)
+            settings, notes = [*settings, *more], [*notes, *said]
+    refuse_useless(settings)
+    store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
+    return _run(settings, store, progress or NullProgress(), data_dir, victims_at_once, notes)
+
+
+def audit(
+    *,
+    model: str | nn.Module = "mlp",
+    data: str | ImageSet = "faces",
+    defenses: Sequence[str | Defense] = ("none",),
+    attacks: Sequence[str | Attack] = (AUTO,),
+    metrics: Sequence[str | Metric] = (),
+    victims: int = 4,
+    batch_size: int = 1,
+    seed: int = 0,
+    out: str | Path | None = None,
+    data_dir: str | None = None,
+    device: str = "auto",
+    victims_at_once: int | None = None,
+    **stage: Any,
+) -> AuditResult:
+    """Audits one model on one data set; parts are names or objects of your own.
+
+    Further keywords are those of :class:`Stage` (``image_size``, ``steps``, ``lr``, ...).
+
+    >>> result = audit(model="mlp", data="digits", attacks=["linear"], victims=1)
+    >>> result.verdicts[0].words
+    'broken by linear (naive): 1 of 1 images read'
+    """
+    described = {
+        "model": model if isinstance(model, str) else type(model).__name__,
+        "data": data if isinstance(data, str) else data.name,
+        "defenses": tuple(str(d) for d in defenses),
+        "attacks": tuple(str(a) for a in attacks),
+        "metrics": tuple(m if isinstance(m, str) else m.name for m in metrics),
+    }
+    described_stage: Stage = make_settings(
+        Stage, {**described, "victims": victims, "batch_size": batch_size, **stage}
+    )
+    plan = make_settings(Plan, {"seed": seed, "stage": (described_stage,)})
+    made = resolve_stage(
+        described_stage,
+        seed=seed,
+        data_dir=data_dir,
+        device=find_device(device),
+        model=None if isinstance(model, str) else model,
+        data=None if isinstance(data, str) else data,
+        defenses=[DEFENSES.resolve(defense) for defense in defenses],
+        attacks=None if AUTO in attacks else [ATTACKS.resolve(attack) for attack in attacks],
+        metrics=metrics,
+    )
+    found = attack_settings([made])
+    store = None if out is None else Store.open(Path(out), plan.to_json())
+    return _run(found, store, NullProgress(), data_dir, victims_at_once)
+
+
+def _run(
+    settings: Sequence[AttackSetting],
+    store: Store | None,
+    progress: Progress,
+    data_dir: str | None,
+    victims_at_once: int | None = None,
+    notes: Sequence[str] = (),
+) -> AuditResult:
+    try:
+        return run_settings(
+            settings,
+            store=store,
+            progress=progress,
+            data_dir=data_dir,
+            victims_at_once=victims_at_once,
+            notes=notes,
+        )
+    except KeyholeError:
+        if store is not None:
+            store.discard_if_empty()
+        raise
+    finally:
+        if store is not None:
+            store.release()

@@ -1,0 +1,131 @@
+"""What a membership-inference experiment is to do, as settings that can be repeated."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import BeforeValidator, Field
+
+from keyhole.errors import BadValue
+from keyhole.parameters import parameter_names
+from keyhole.registry import parse_call
+from keyhole.settings import (
+    ClientMode,
+    Count,
+    Momentum,
+    Names,
+    Optimiser,
+    Positive,
+    Seed,
+    Settings,
+)
+
+if TYPE_CHECKING:
+    from keyhole.attacks.membership import MembershipAttack
+    from keyhole.federation import LocalTraining
+
+
+def read_epochs(value: object) -> object:
+    """Reads ``1,5,20``; anything but text as it is."""
+    if not isinstance(value, str):
+        return value
+    parts = [part.strip() for part in value.split(",")]
+    bad = [part for part in parts if not part.isdecimal() or int(part) < 1]
+    if bad:
+        raise BadValue(f"at: {bad[0]!r} is no epoch: write 1,5,20")
+    return tuple(int(part) for part in parts)
+
+
+class MembershipPlan(Settings):
+    """Who trains on how many images, and who asks about them. The same plan, the same findings.
+
+    ``members`` images are trained on; as many others, drawn like them, are the non-members; public
+    images are taken from what remains. A single client passes ``epochs`` times over its images;
+    several share them and pass ``local_epochs`` times a round. The model is also attacked where it
+    stood after each of the epochs ``at``. The first paragraph below a field is the help of the
+    option by which ``keyhole membership`` sets it.
+    """
+
+    data: str = "digits"
+    """The data set, by name or folder."""
+    model: str = "lenet"
+    """The model, by name."""
+    defenses: Names = ("none",)
+    """Defenses, e.g. 'none,gaussian(sigma=0.01)'."""
+    attacks: Names = ("loss", "shadow", "lira")
+    """loss, shadow, lira, 'lira(variant="offline")'; or several."""
+    members: Annotated[int, Field(ge=2)] = 200
+    """Images trained on; as many others are non-members."""
+    public: Annotated[int, Field(ge=0)] | None = None
+    """The largest number of images of the attacker's own.
+
+    None: ten times the members."""
+    epochs: Count = 50
+    """Passes over the images."""
+    at: Annotated[tuple[Count, ...], BeforeValidator(read_epochs)] = ()
+    """Attack after these epochs as well: 1,5,20."""
+    batch_size: Count = 32
+    """Images in a batch."""
+    lr: Positive = 0.005
+    """Learning rate."""
+    optimiser: Optimiser = "adam"
+    """sgd or adam."""
+    momentum: Momentum = 0.9
+    """SGD's momentum."""
+    clip: Positive | None = None
+    """The largest norm of a step's gradient."""
+    augment: bool = False
+    """Flip and shift images at random."""
+    client_mode: ClientMode = "train"
+    """train, eval or frozen-norm."""
+    clients: Count = 1
+    """Clients who share the images; the global model is attacked."""
+    local_epochs: Count = 1
+    """Passes per round, where there are several clients."""
+    shadows: Count | None = None
+    """Shadow models that an attack trains.
+
+    None: as many as the attack says."""
+    views: Annotated[int, Field(ge=0)] = 8
+    """Views of each image for an attacker who knows that images are changed; 0: none."""
+    image_size: str | int | None = None
+    """Size to scale images to: 224, or 112x92 (height x width)."""
+    seed: Seed = 0
+    """Seed of all random numbers."""
+
+    @property
+    def stops(self) -> list[int]:
+        """The epochs after which the model is attacked."""
+        return sorted({*(epoch for epoch in self.at if epoch < self.epochs), self.epochs})
+
+    def training(self, epochs: int) -> LocalTraining:
+        """What a client does: alone, or in one round of several."""
+        from keyhole.federation import LocalTraining  # needs torch, which a plan does not
+
+        return LocalTraining(
+            lr=self.lr,
+            mode=self.client_mode,
+            epochs=epochs if self.clients == 1 else min(epochs, self.local_epochs),
+            batch_size=self.batch_size,
+            optimiser=self.optimiser,
+            momentum=self.momentum,
+            clip=self.clip,
+            augment=self.augment,
+        )
+
+    def rounds(self, epochs: int) -> int:
+        """Rounds after which every client has passed ``epochs`` times over its images."""
+        return 1 if self.clients == 1 else -(-epochs // self.local_epochs)
+
+    def attackers(self) -> list[MembershipAttack]:
+        """The attacks by name, with the plan's number of shadow models unless they name one."""
+        from keyhole.attacks.membership import MEMBERSHIP
+
+        found = []
+        for text in self.attacks:
+            name, values = parse_call(text)
+            attack = MEMBERSHIP.find(name)
+            if self.shadows is not None and "shadows" in parameter_names(attack):
+                values = {"shadows": self.shadows, **values}
+            found.append(MEMBERSHIP.make(attack, name, values))
+        return found

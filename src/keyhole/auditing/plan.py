@@ -1,0 +1,165 @@
+"""What an audit is to do: models x data x defenses x attackers, as text that can be repeated."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
+
+from keyhole.errors import BadValue, one_line
+from keyhole.mean_and_std import check_mean_and_std
+from keyhole.settings import (
+    ClientMode,
+    Count,
+    Deviations,
+    Means,
+    Names,
+    NamesOrNone,
+    Positive,
+    Seed,
+    Settings,
+    make_settings,
+)
+from keyhole.untrusted import check_depth, read_regular
+
+AUTO = "auto"
+"""Every closed form that applies and does not need the server to alter the model; where none of
+them reads images also IG, GIFD (for images of its generator's shape), the attacks the defense was
+published with and those that know it."""
+
+
+class Stage(Settings):
+    """One model on one data set, under some defenses, before some attacks.
+
+    Each client is one victim. The text below a field is its description in the JSON schema, and
+    the first paragraph of it the help of the option by which ``keyhole audit`` sets it.
+    """
+
+    model: str = "mlp"
+    """The model, by name."""
+    data: str = "faces"
+    """The data set, by name or folder."""
+    defenses: Names = ("none",)
+    """Defenses, e.g. 'none,gaussian(sigma=0.01)'."""
+    attacks: Names = (AUTO,)
+    """Attacks; default: all that apply to an honest server."""
+    metrics: NamesOrNone = ()
+    """Metrics of your own, e.g. my_parts:LARGEST.
+
+    They are measured besides those of every audit."""
+    victims: Count = 4
+    """The number of clients attacked."""
+    batch_size: Count = 1
+    """Images in a client's batch."""
+    image_size: str | int | None = None
+    """Size to scale images to: 224, or 112x92 (height x width)."""
+    mean: Means | None = None
+    """Mean of pixels in 0..1 that clients subtract: 0.5, or 0.49,0.48,0.45.
+
+    None: as a captured folder says, else the data set's own, which is an assumption."""
+    std: Deviations | None = None
+    """Standard deviation of the pixels; given with mean."""
+    weights: Path | None = None
+    """The model's weights, safetensors; default: random."""
+    steps: Count = 1
+    """Local SGD steps; more than one need lr."""
+    lr: Positive | None = None
+    """Learning rate: clients share weights, not gradients.
+
+    Without it they share the gradient of one step."""
+    client_mode: ClientMode | None = None
+    """train, eval or frozen-norm.
+
+    None: train, or what a captured folder says; a batch norm that would see one image only keeps
+    to its running statistics."""
+    repeats: Count = 1
+    """Updates that each client sends for the same images.
+
+    Attacks may combine them."""
+    checkpoint_epoch: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Epochs that the model's weights were trained for, for the record."""
+    iterations: Count | None = None
+    """Iterations of every iterative attack, at most."""
+    parity: Literal["paper"] | None = None
+    """paper: iterative attacks exactly as published; far slower."""
+    captured: Path | None = None
+    """Attack the updates in this folder, which a curious server wrote.
+
+    No client trains here then."""
+    rounds: str | None = None
+    """Captured rounds: 1,3 or all; default: the first."""
+    nodes: str | None = None
+    """Captured clients, by name: 0,7.
+
+    None: the first ``victims`` of a round."""
+    truth: Path | None = None
+    """JSON file that says which images each client had, to score by.
+
+    Needed only if the captured folder does not say so itself."""
+
+    @model_validator(mode="after")
+    def check_mean_and_std(self) -> Stage:
+        """Refuses one without the other."""
+        check_mean_and_std(self.mean, self.std)
+        return self
+
+    @model_serializer(mode="wrap")
+    def leave_out_no_metrics(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves ``metrics`` out where there are none, as in plans from before there were any."""
+        values: dict[str, Any] = dump(self)
+        return {name: value for name, value in values.items() if name != "metrics" or value}
+
+
+class Plan(Settings):
+    """Stages that share a seed. The same plan gives the same findings."""
+
+    title: str = "Audit"
+    """The heading of the page."""
+    seed: Seed = 0
+    """Seed of weights, victims and noise."""
+    stage: Annotated[tuple[Stage, ...], Field(min_length=1)]
+
+    def with_all(self, **values: Any) -> Plan:
+        """The plan with these values in every stage, ``seed`` in itself; None changes nothing."""
+        given = {k: v for k, v in values.items() if v is not None}
+        seed = given.pop("seed", self.seed)
+        stages = [
+            make_settings(Stage, {**s.model_dump(exclude_unset=True), **given}) for s in self.stage
+        ]
+        return make_settings(Plan, {"title": self.title, "seed": seed, "stage": tuple(stages)})
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan from a TOML file: ``seed = 0`` and any number of ``[[stage]]`` tables.
+
+    A plan can name code (``model = "package:function"``), which the audit imports and runs.
+    """
+    try:
+        values = tomllib.loads(read_regular(path, LONGEST).decode("utf-8"))
+        check_depth(values)
+    except FileNotFoundError:
+        raise BadValue(f"{path} does not exist: name a TOML file with [[stage]] tables") from None
+    except RecursionError:
+        raise BadValue(f"{path} cannot be read as TOML (its lists lie too deep)") from None
+    except (OSError, ValueError) as error:
+        why = (isinstance(error, OSError) and error.strerror) or one_line(error)
+        raise BadValue(f"{path} cannot be read as TOML ({why})") from None
+    return make_settings(Plan, values, where=f" in {path}", inner=Stage.model_fields)
+
+
+LONGEST = 1 << 20
+"""Bytes of a plan."""
+
+
+def tour() -> Plan:
+    """The built-in tour: images that ship with Keyhole's dependencies, about half a minute."""
+    text = resources.files("keyhole.auditing").joinpath("tour.toml").read_text(encoding="utf-8")
+    return Plan(**tomllib.loads(text))

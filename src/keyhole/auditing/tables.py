@@ -1,0 +1,208 @@
+"""Findings as plain rows, for data frames and CSV files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from keyhole.atomic import write_text
+from keyhole.auditing.finding import Finding
+from keyhole.auditing.labels import label_defense
+from keyhole.auditing.sections import metrics_of
+from keyhole.auditing.verdict import Verdict, setting_key
+from keyhole.errors import DoesNotFit
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+Row = dict[str, Any]
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""Text that starts so is computed by spreadsheets."""
+
+
+def finding_rows(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> list[Row]:
+    """One row for each finding; every row has the same columns.
+
+    A metric has four columns: ``psnr_mean``, the ends ``psnr_low`` and ``psnr_high`` of the mean's
+    95% interval, and ``psnr_worst``, the image that leaks most. They are None where a finding does
+    not have the metric.
+    """
+    names = [metric.name for metric in metrics_of(findings)]
+    return [
+        {
+            **identify(finding),
+            "verdict": status_of(finding, verdicts),
+            **{
+                f"{name}_{part}": getattr(finding.metrics.get(name), part, None)
+                for name in names
+                for part in ("mean", "low", "high", "worst")
+            },
+            **describe_setting(finding),
+        }
+        for finding in findings
+    ]
+
+
+def image_rows(findings: Sequence[Finding]) -> list[Row]:
+    """One row for each image of each finding, with one column per metric.
+
+    ``client`` counts the attacked clients, ``place`` the images in a client's batch; ``image`` is
+    the image's index in the data set. What is measured once per client, as the share of its labels,
+    stands in the row of each of its images.
+    """
+    metrics = metrics_of(findings)
+    return [
+        {
+            **identify(finding),
+            "client": client,
+            "place": place,
+            "image": index,
+            **{metric.name: value_at(finding, metric.name, number, client) for metric in metrics},
+            "seed": finding.recipe["seed"],
+            "key": finding.key,
+        }
+        for finding in findings
+        for number, (client, place, index) in enumerate(images_of(finding))
+    ]
+
+
+def identify(finding: Finding) -> Row:
+    """The columns that tell a finding from others."""
+    return {
+        "model": finding.model,
+        "data": finding.data,
+        "defense": label_defense(finding.defense),
+        "attack": finding.attack,
+        "attacker": finding.attacker,
+        "server": "honest" if finding.honest else "altered",
+        "victims": finding.victims,
+        "images": count_images(finding),
+    }
+
+
+def describe_setting(finding: Finding) -> Row:
+    """The columns that tell how a finding was made and what the attacker knew."""
+    recipe, knowledge = finding.recipe, finding.knowledge
+    return {
+        "seconds": finding.seconds,
+        "seconds_per_client": finding.seconds / finding.victims,
+        "seed": recipe["seed"],
+        "batch_size": recipe["batch_size"],
+        "image_size": "x".join(str(side) for side in recipe["image_size"]),
+        "steps": recipe["steps"],
+        "lr": recipe["lr"],
+        "weights": recipe["weights"],
+        "captured": recipe.get("captured"),
+        "scored": recipe.get("scored", True),
+        "device": recipe.get("device", ""),
+        "knows_defense": knowledge["defense"] is not None,
+        "given_labels": knowledge["labels"],
+        "given_masks": knowledge.get("masks", False),
+        "intercepted": knowledge.get("intercepted", False),
+        "altered_model": knowledge.get("altered_model"),
+        "defense_parameters": json.dumps(finding.defense["parameters"]),
+        "attack_parameters": json.dumps(finding.attack_parameters),
+        "keyhole": finding.versions.get("keyhole"),
+        "key": finding.key,
+    }
+
+
+def status_of(finding: Finding, verdicts: Sequence[Verdict]) -> str | None:
+    """The verdict on the setting that a finding belongs to."""
+    own = setting_key(finding.model, finding.data, finding.defense)
+    settings = {setting_key(v.model, v.data, v.defense): v.status for v in verdicts}
+    return settings.get(own)
+
+
+def images_of(finding: Finding) -> Iterator[tuple[int, int, int | None]]:
+    """Client, place in its batch, and index in the data set of each image, in the metrics' order.
+
+    The index is None where nobody knows whose images they were, and in folders that do not say it.
+    """
+    batches = batches_of(finding)
+    for client in range(finding.victims):
+        batch = batches[client] if batches else [None] * int(finding.recipe["batch_size"])
+        for place, index in enumerate(batch):
+            yield client, place, index
+
+
+def batches_of(finding: Finding) -> list[list[int]] | None:
+    """The indices of each client's images; None where they are not known, or cannot be right."""
+    found = finding.recipe.get("indices")
+    if not isinstance(found, list) or len(found) != finding.victims:
+        return None
+    if not all(isinstance(batch, list) and batch for batch in found):
+        return None
+    if not all(isinstance(index, int) for batch in found for index in batch):
+        return None
+    measured = count_scored(finding)
+    return found if measured in (0, sum(len(batch) for batch in found)) else None
+
+
+def count_images(finding: Finding) -> int:
+    """How many images the attacked clients had."""
+    return count_scored(finding) or sum(1 for _ in images_of(finding))
+
+
+def count_scored(finding: Finding) -> int:
+    """How many images have scores; 0 where only labels were sought, or nothing could be scored."""
+    summary = next((s for name, s in finding.metrics.items() if name != "labels"), None)
+    return 0 if summary is None else len(summary.per_image)
+
+
+def value_at(finding: Finding, metric: str, number: int, client: int) -> float | None:
+    """A metric's value of one image."""
+    if metric not in finding.metrics:
+        return None
+    values = finding.metrics[metric].per_image
+    place = client if metric == "labels" else number
+    return values[place] if place < len(values) else None
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Rows as CSV with a header; empty cells are values that do not exist.
+
+    A text that a spreadsheet would compute gets an apostrophe before it.
+    """
+    if not rows:
+        return ""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: protect_cell(value) for name, value in row.items()} for row in rows)
+    return text.getvalue()
+
+
+def protect_cell(value: Any) -> Any:
+    """Text that no spreadsheet computes; other values as they are.
+
+    >>> protect_cell("=1+1"), protect_cell(-1.5), protect_cell("mlp")
+    ("'=1+1", -1.5, 'mlp')
+    """
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
+
+
+def to_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
+    """Rows as a pandas data frame.
+
+    Raises :class:`DoesNotFit` where pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise DoesNotFit(
+            "a data frame needs pandas: pip install 'keyhole[frame]', or write a CSV file"
+        ) from None
+    return pandas.DataFrame(list(rows))
+
+
+def write_if_asked(path: str | Path | None, text: str) -> str:
+    """Writes ``text`` where there is a path for it; returns it in any case."""
+    if path is not None:
+        write_text(Path(path), text)
+    return text

@@ -1,0 +1,66 @@
+"""``keyhole report``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keyhole.cli.audit import print_audit
+from keyhole.cli.membership import print_membership
+from keyhole.cli.progress import show_progress
+from keyhole.cli.shared import Json, Wide
+from keyhole.interrupts import INTERRUPTS
+from keyhole.registry import split_names
+from keyhole.terminal import say_unwrapped
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="The folder of an audit or a membership run.")],
+    csv: Annotated[
+        Path | None, typer.Option(help="Write a CSV file, one row for each finding.")
+    ] = None,
+    per_image: Annotated[
+        bool, typer.Option("--per-image", help="In the CSV file: one row for each image.")
+    ] = False,
+    latex: Annotated[Path | None, typer.Option(help="Write LaTeX tables (booktabs).")] = None,
+    figures: Annotated[
+        Path | None, typer.Option(help="Write pictures and plots into this folder.")
+    ] = None,
+    formats: Annotated[
+        str, typer.Option("--format", help="Of the figures: png, pdf, svg, or several.")
+    ] = "png,pdf,svg",
+    wide: Wide = False,
+    as_json: Json = False,
+) -> None:
+    """Show an earlier run again; write its page, tables and figures.
+
+    What made the run need not be installed.
+    """
+    kinds = split_names(formats, option="--format")
+    with INTERRUPTS.leaving_at_once():
+        from keyhole.auditing.results import AuditResult, load_result
+        from keyhole.report import membership_page, write, write_figures
+    files: list[Path] = []
+    with show_progress() as bar:
+        bar.show("findings are read")
+        result = load_result(run)
+        bar.show("the page is written")
+        page = write(result) if isinstance(result, AuditResult) else membership_page.write(result)
+        if csv is not None:
+            result.to_csv(csv, per_image=per_image)
+        if latex is not None:
+            result.to_latex(latex)
+        if figures is not None:
+            bar.show("figures are drawn")
+            files = write_figures(result, figures, kinds)
+    if isinstance(result, AuditResult):
+        print_audit(result, page, wide=wide, as_json=as_json)
+    else:
+        print_membership(result, page, wide=wide, as_json=as_json)
+    written = {"CSV": csv, "LaTeX": latex, f"{len(files)} figures": figures}
+    if not as_json:
+        for name, path in written.items():
+            if path is not None:
+                say_unwrapped(f"{name + ':':<9} {path}")

@@ -1,0 +1,101 @@
+"""What a defense may declare of itself, for an attacker who knows it.
+
+Attacks ask for a capability, never for a defense's name: a defense that declares one meets every
+attack that can use it. Parameters are public, draws are not: nothing here depends on what a client
+drew, except through the update that the server sees anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from torch import Tensor
+
+from keyhole.defenses.regions import zones
+from keyhole.defenses.shuffles import Channels
+
+
+class Capability(StrEnum):
+    """What an attacker can use of a defense; the value is the name of what declares it."""
+
+    NOISE = "noise_model"
+    """where noise is in the update, and how strong"""
+    VALUES = "possible_values"
+    """between which bounds values lie that the update does not show"""
+    IMAGE_CHANGE = "image_change"
+    """what was done to the images before training"""
+    HIDDEN_MASKS = "hides_masks"
+    """that clients drop units by masks of their own"""
+    HIDDEN_POSITIONS = "hidden_positions"
+    """that some patches of an image share one position embedding"""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Bounds of every value of one parameter's gradient, each in the gradient's shape.
+
+    Args:
+        low: The least that each value can have been.
+        high: The greatest; the same as ``low`` where the value is known.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    @property
+    def known(self) -> Tensor:
+        """Which values are known exactly, bool."""
+        return self.low == self.high
+
+    def map(self, function: Callable[[Tensor], Tensor]) -> Interval:
+        """Both bounds through ``function``, which picks values or changes their type."""
+        return Interval(function(self.low), function(self.high))
+
+
+class ImageChange:
+    """What was done to images. :func:`keyhole.attacks.jigsaw.undo.undo` undoes the kinds below.
+
+    For a kind of one's own, subclass this and register a solver: ``@undo.register``.
+    """
+
+
+@dataclass(frozen=True)
+class BlockShuffle(ImageChange):
+    """Square blocks changed places within regions, finer ones where the region varies (CSVAR).
+
+    Args:
+        channels: Whether colour planes were shuffled ``apart``, ``together`` or ``mixed``.
+        block: The side of all blocks in pixels; None: S/4 or S/2 by the region's variance.
+    """
+
+    channels: Channels = "apart"
+    block: int | None = None
+
+    def finest(self, height: int, width: int) -> int:
+        """The side in pixels of the smallest blocks that stay whole."""
+        return zones(height, width, self.block)[0].fine
+
+
+@dataclass(frozen=True)
+class PixelNoise(ImageChange):
+    """Gaussian noise was added to every pixel, anew for every version of the image.
+
+    Args:
+        sigma: Its standard deviation, pixels being in [0, 1].
+    """
+
+    sigma: float
+
+
+@dataclass(frozen=True)
+class HiddenPositions:
+    """Some patches take one shared position embedding in place of their own (MJP).
+
+    Args:
+        localisation_weight: What the localiser's loss, which the model computes itself, is
+            multiplied by before it is added to the cross-entropy.
+    """
+
+    localisation_weight: float = 0.0

@@ -1,0 +1,148 @@
+"""What a study is: experiments that can be run one by one, on any machine, and shown together."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
+
+from keyhole.atomic import check_writable
+from keyhole.auditing import Progress
+from keyhole.spelling import unknown
+from keyhole_studies.result_files import read_result, write_result
+
+
+@dataclass(frozen=True)
+class StudyContext:
+    """Where and how experiments run.
+
+    Args:
+        runs: Folder of the audits' run folders and of trained weights.
+        data_dir: Folder of data sets; None: the one that ``KEYHOLE_DATA`` names.
+        device: ``auto``, ``cpu`` or ``cuda``.
+        progress: Told what is being done.
+        victims_at_once: Victims that share the device; None: as many as fit.
+        changes: Fields that replace those of every audit's stage; None changes nothing.
+    """
+
+    runs: Path
+    data_dir: str | None
+    device: str
+    progress: Progress
+    victims_at_once: int | None = None
+    changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Experiment(ABC):
+    """One cell of a study: what is measured in one go, and what the paper reports of it.
+
+    Args:
+        name: Identifies the experiment and names the file of its result.
+        figure: The paper's figure or table, such as ``T2`` or ``F3``.
+        group: Which of the study's own tables shows the result.
+        paper: The paper's figures.
+    """
+
+    name: str
+    figure: str = field(default="", kw_only=True)
+    group: str = field(default="", kw_only=True)
+    paper: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+    @abstractmethod
+    def measure(self, study: Study, context: StudyContext) -> dict[str, Any]:
+        """Runs the experiment and returns its result, as JSON can hold it."""
+
+    def covers(self, known: dict[str, Any], context: StudyContext) -> bool:
+        """Whether an earlier result is as good as a new one would be."""
+        return True
+
+    @abstractmethod
+    def describe(self) -> dict[str, Any]:
+        """What the experiment does, for a list."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A paper's tables and figures as experiments.
+
+    Args:
+        name: The study's name on the command line.
+        title: What the study is about.
+        paper: The paper that it reproduces.
+        experiments: In the order in which they run.
+        seed: Seed of all experiments.
+        labels: Words for a table or a figure, by what they label and its identifier.
+        published: Rows of the paper's tables, by table and experiment.
+        format_tables: Writes the results of a folder as lines of text; None: one line per attack.
+        draw_figures: Draws the paper's figures from a folder of results into another folder and
+            returns their paths; None: there are none.
+    """
+
+    name: str
+    title: str
+    paper: str
+    experiments: tuple[Experiment, ...]
+    seed: int = 0
+    labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    published: Mapping[str, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    format_tables: Callable[[Study, Path], Iterator[str]] | None = None
+    draw_figures: Callable[[Study, Path, Path], list[Path]] | None = None
+
+    def find(self, name: str) -> Experiment:
+        """The experiment of this name."""
+        for experiment in self.experiments:
+            if experiment.name == name:
+                return experiment
+        raise unknown(f"experiment of study {self.name}", name, [e.name for e in self.experiments])
+
+    def choose(self, patterns: Sequence[str]) -> list[Experiment]:
+        """The experiments whose names match, each once; all of them without any pattern.
+
+        Args:
+            patterns: Names, or patterns such as ``curve-*-small``.
+        """
+        if not patterns:
+            return list(self.experiments)
+        chosen: dict[str, Experiment] = {}
+        for pattern in patterns:
+            matching = [e for e in self.experiments if fnmatchcase(e.name, pattern)]
+            if not matching:
+                self.find(pattern)
+            chosen |= {experiment.name: experiment for experiment in matching}
+        return list(chosen.values())
+
+    def run(
+        self,
+        experiments: Sequence[Experiment],
+        context: StudyContext,
+        *,
+        results: Path,
+        within: float | None = None,
+    ) -> Iterator[Experiment]:
+        """Runs the experiments that have no result yet, one after the other, and yields each.
+
+        Args:
+            experiments: Which to run.
+            context: Where and how they run.
+            results: The folder of results.
+            within: No experiment is begun after so many seconds.
+        """
+        began = time.monotonic()
+        for experiment in experiments:
+            if within is not None and time.monotonic() - began > within:
+                return
+            known = read_result(results, experiment.name)
+            if known is not None and experiment.covers(known, context):
+                continue
+            check_writable(results)
+            write_result(results, experiment.name, experiment.measure(self, context))
+            yield experiment

@@ -1,0 +1,71 @@
+"""``keyhole study``: what it takes. All else is imported when the command runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keyhole.cli.shared import DataDir, Device, Json, read_victims_at_once
+from keyhole_studies import STUDIES
+
+
+def study(
+    name: Annotated[str, typer.Argument(help=f"The study: {', '.join(STUDIES)}.")],
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(help="Experiments, 'vit-small-*-p25' for several; default: all."),
+    ] = None,
+    listed: Annotated[
+        bool,
+        typer.Option("--list", help="List the experiments, which are done, and which in part."),
+    ] = False,
+    shown: Annotated[
+        bool, typer.Option("--show", help="Show results beside the paper's, and run nothing.")
+    ] = False,
+    figures: Annotated[
+        Path | None, typer.Option(help="Also draw the paper's figures into this folder.")
+    ] = None,
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder of results; default: results/NAME, and to show, those that ship."
+        ),
+    ] = None,
+    victims: Annotated[
+        int | None, typer.Option(help="Clients attacked in each experiment.")
+    ] = None,
+    iterations: Annotated[int | None, typer.Option(help="Iterations, at most.")] = None,
+    parity: Annotated[str | None, typer.Option(help="paper: attacks exactly as published.")] = None,
+    victims_at_once: Annotated[str, typer.Option(help="Victims that share the device.")] = "auto",
+    within: Annotated[
+        float | None, typer.Option(help="Begin no experiment after so many seconds.")
+    ] = None,
+    device: Device = "auto",
+    data_dir: DataDir = None,
+    runs: Annotated[
+        Path | None, typer.Option(help="Folder of the runs; default: runs/study-NAME.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Reproduce a paper's tables, one experiment after another, and run none that has a result."""
+    from keyhole_studies.command_run import Request, run_command
+
+    run_command(
+        Request(
+            study=name,
+            experiments=tuple(experiments or ()),
+            listed=listed,
+            shown=shown,
+            figures=figures,
+            results=results,
+            within=within,
+            device=device,
+            data_dir=data_dir,
+            runs=runs or Path("runs") / f"study-{name}",
+            victims_at_once=read_victims_at_once(victims_at_once),
+            changes={"victims": victims, "iterations": iterations, "parity": parity},
+            as_json=as_json,
+        )
+    )

@@ -1,0 +1,102 @@
+"""``keyhole study``: what it does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keyhole.atomic import check_writable
+from keyhole.cli.progress import show_progress
+from keyhole.errors import BadValue
+from keyhole.terminal import log, say_json, say_unwrapped
+from keyhole_studies import load_study
+from keyhole_studies.base import Study, StudyContext
+from keyhole_studies.result_files import SHIPPED, find_results
+from keyhole_studies.show import (
+    format_list,
+    format_study,
+    list_experiments,
+    require_results,
+    result_rows,
+)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for; see the options of ``keyhole study``."""
+
+    study: str
+    experiments: tuple[str, ...]
+    listed: bool
+    shown: bool
+    figures: Path | None
+    results: Path | None
+    within: float | None
+    device: str
+    data_dir: str | None
+    runs: Path
+    victims_at_once: int | None
+    changes: Mapping[str, Any]
+    as_json: bool
+
+
+def run_command(request: Request) -> None:
+    """Lists, runs or shows a study's experiments."""
+    study = load_study(request.study)
+    folder = request.results or default_folder(study, shown=request.shown)
+    chosen = study.choose(request.experiments)
+    with show_progress() as bar:
+        context = StudyContext(
+            runs=request.runs,
+            data_dir=request.data_dir,
+            device=request.device,
+            progress=bar,
+            victims_at_once=request.victims_at_once,
+            changes=request.changes,
+        )
+        if request.listed:
+            print_list(study, list_experiments(chosen, folder, context), as_json=request.as_json)
+            return
+        if not request.shown:
+            for done in study.run(chosen, context, results=folder, within=request.within):
+                log(f"done: {done.name}")
+    require_results(study, folder)
+    if folder.parent == SHIPPED:
+        log("note: these are the results that ship with keyhole; --results names other ones")
+    if request.figures is not None:
+        for path in draw_figures(study, folder, request.figures):
+            log(f"drawn: {path}")
+    print_results(study, folder, as_json=request.as_json)
+
+
+def default_folder(study: Study, *, shown: bool) -> Path:
+    """``results/NAME`` to write to; to show, the results that ship where there are none."""
+    if shown:
+        return find_results(study.name, [experiment.name for experiment in study.experiments])
+    return Path("results") / study.name
+
+
+def print_list(study: Study, listed: list[dict[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        say_json({"study": study.name, "pieces": listed})
+        return
+    for line in format_list(study, listed):
+        say_unwrapped(line)
+
+
+def print_results(study: Study, folder: Path, *, as_json: bool) -> None:
+    if as_json:
+        say_json({"study": study.name, "rows": result_rows(study, folder)})
+        return
+    for line in format_study(study, folder):
+        say_unwrapped(line)
+
+
+def draw_figures(study: Study, results: Path, folder: Path) -> list[Path]:
+    """Draws the study's figures into a folder and returns their paths."""
+    if study.draw_figures is None:
+        raise BadValue(f"study {study.name!r} has no figures to draw")
+    check_writable(folder)
+    return study.draw_figures(study, results, folder)

@@ -1,0 +1,133 @@
+"""The paper's tables with ours beside them, as lines of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.base import Study
+from keyhole_studies.csvar.experiments import AccuracyExperiment, MembershipExperiment
+from keyhole_studies.csvar.generation import GanExperiment
+from keyhole_studies.result_files import Results, read_results
+from keyhole_studies.tables import format_table
+
+ACCURACIES = ("accuracy", "accuracy_on_defended")
+LIKENESSES = ("recognised", "nearest_ssim", "mean_ssim")
+SCORES = ("ssim", "psnr", "reid", "read")
+
+
+def format_tables(study: Study, results: Path) -> Iterator[str]:
+    """All tables of which some row was measured."""
+    found = read_results(results, [experiment.name for experiment in study.experiments])
+    yield f"{study.paper}: ours (the paper's)"
+    for make in (accuracies, parts, overfitting, membership, generated, seen):
+        yield from make(study, found)
+
+
+def accuracies(study: Study, found: Results) -> Iterator[str]:
+    """Table I: accuracy on clean test images, and on such as the defense shows."""
+    cells = {
+        (e.data_name, e.defense, e.network_name): e.name
+        for e in study.experiments
+        if isinstance(e, AccuracyExperiment) and e.group == "table-1"
+    }
+    data, _, networks = (list(dict.fromkeys(key[axis] for key in cells)) for axis in range(3))
+    rows = []
+    for name in data:
+        for defense, words in study.labels["defense"].items():
+            row = [cells[name, defense, network] for network in networks]
+            if any(cell in found for cell in row):
+                values = [format_accuracy(study, found, cell) for cell in row]
+                rows.append([f"{name}, {words}", *values])
+    head = ("accuracy %: clean / as defended", *networks)
+    yield from format_table("Table I, ten clients", head, rows)
+
+
+def format_accuracy(study: Study, found: Results, name: str) -> str:
+    """``clean / as defended (the paper's)``."""
+    (paper,) = study.published["table-1"][name]
+    result = found.get(name)
+    if result is None:
+        return f"- ({paper:.2f})"
+    defended = result["accuracy_on_defended"]
+    also = "" if defended is None else f" / {100 * defended:.1f}"
+    return f"{100 * result['accuracy']:.1f}{also} ({paper:.2f})"
+
+
+def parts(study: Study, found: Results) -> Iterator[str]:
+    """The same of CSVAR without some of its parts."""
+    rows = [
+        [found[e.name]["defense"], *(f"{100 * found[e.name][kind]:.1f}" for kind in ACCURACIES)]
+        for e in study.experiments
+        if e.group == "parts" and e.name in found
+    ]
+    head = ("defense", "clean %", "as defended %")
+    yield from format_table("What of CSVAR costs accuracy: CIFAR-10, MobileNet", head, rows)
+
+
+def overfitting(study: Study, found: Results) -> Iterator[str]:
+    """Figure 1."""
+    rows = [
+        [
+            str(trial["epochs"]),
+            f"{100 * trial['train_accuracy']:.1f}",
+            f"{100 * trial['test_accuracy']:.1f}",
+            f"{trial['inferences'][0]['auc']:.3f}",
+        ]
+        for experiment in study.experiments
+        if experiment.group == "figure-1" and experiment.name in found
+        for trial in found[experiment.name]["trials"]
+    ]
+    head = ("epochs", "train %", "test %", "AUC (.5 to .70)")
+    yield from format_table("Figure 1, overfitting and membership inference by loss", head, rows)
+
+
+def membership(study: Study, found: Results) -> Iterator[str]:
+    """Figure 7; the paper's attacker looks at the loss and does not know the defense."""
+    rows = []
+    for experiment in study.experiments:
+        if not isinstance(experiment, MembershipExperiment) or experiment.group != "figure-7":
+            continue
+        words = study.labels["defense"][experiment.plan.defenses[0]]
+        (paper,) = study.published["figure-7"][experiment.name]
+        for trial in found.get(experiment.name, {}).get("trials", ()):
+            for one in trial["inferences"]:
+                same = one["attack"] == "loss" and one["attacker"] == "naive"
+                auc = f"{one['auc']:.3f}" + (f" ({paper:.2f})" if same else "")
+                rates = [f"{100 * rate['rate']:.1f}" for rate in one["rates"]]
+                who = f"{words}: {one['attack']}, {one['attacker']}"
+                rows.append([who, f"{100 * trial['gap']:.0f}", auc, *rates])
+    head = ("attack", "gap", "AUC", "TPR % at .1% FPR", "at 1%")
+    title = "Figure 7, membership inference on a client of 500 images"
+    yield from format_table(title, head, rows)
+
+
+def generated(study: Study, found: Results) -> Iterator[str]:
+    """Figure 6: drawings beside images of other classes, which score so without any attack."""
+    rows = []
+    for experiment in study.experiments:
+        if not isinstance(experiment, GanExperiment) or experiment.name not in found:
+            continue
+        result = found[experiment.name]
+        scores = [
+            f"{result['generated'][key]:.3f} ({result['others'][key]:.3f})" for key in LIKENESSES
+        ]
+        accuracy = f"{100 * result['accuracy']:.0f}"
+        rows.append([experiment.name, result["attacker"], accuracy, *scores])
+    head = ("piece", "attacker", "model %", "recognised", "SSIM to nearest", "SSIM to class mean")
+    yield from format_table("Figure 6, drawn by a GAN (images of other classes)", head, rows)
+
+
+def seen(study: Study, found: Results) -> Iterator[str]:
+    """What attackers see of images on their way, and read out of updates."""
+    rows = []
+    for experiment in study.experiments:
+        if not isinstance(experiment, AuditExperiment) or experiment.name not in found:
+            continue
+        for attack, row in found[experiment.name]["rows"].items():
+            values = [f"{row['metrics'][score]['mean']:.3f}" for score in SCORES]
+            who = f"{attack.partition(' (')[0]}, {row['attacker']}"
+            rows.append([experiment.name, who, *values])
+    head = ("images", "attack", "SSIM", "PSNR", "re-identified", "read")
+    yield from format_table("What is seen of the images", head, rows)

@@ -1,0 +1,124 @@
+"""Federated training for Table I: ten clients, one data set, one network, one defense."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+from torch import nn
+
+from keyhole.defenses import Defense
+from keyhole.federation import PARTITIONS, Federation, LocalTraining
+from keyhole.seeds import generator
+from keyhole_studies.csvar.networks import build_network
+from keyhole_studies.fedsgd import FedSgd
+from keyhole_studies.resident_data import load_resident_data, measure_accuracy
+from keyhole_studies.training import scheduled_rate
+
+CLIENTS = 10
+MOST_TRAINED = 10_000
+"""Training images on which accuracy is measured, at most."""
+
+
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(extra="forbid"))
+class FedSgdSettings:
+    """FedSGD: every round each client sends the gradient of a batch, the server takes a step.
+
+    The server's optimiser is Adam. Its rate rises for a tenth of the rounds, then falls by half a
+    cosine.
+
+    Args:
+        rounds: Steps of the server.
+        batch_size: Images in a client's batch.
+        lr: The highest learning rate.
+        augment: Clients flip and shift their images.
+    """
+
+    rounds: int
+    batch_size: int
+    lr: float
+    augment: bool = False
+
+    def rate(self, number: int) -> float:
+        """The server's learning rate in round ``number``, from 1."""
+        return scheduled_rate(self.lr, number, max(1, self.rounds // 10), self.rounds + 1)
+
+    def make_training(self) -> LocalTraining:
+        """The server's optimiser and the clients' batches."""
+        return LocalTraining(
+            lr=self.lr,
+            batch_size=self.batch_size,
+            optimiser="adam",
+            augment=self.augment,
+            clip=5.0,
+        )
+
+
+def train_clients(
+    name: str,
+    network: str,
+    defense: Defense,
+    settings: FedSgdSettings,
+    *,
+    seed: int,
+    device: torch.device,
+    data_dir: str | None,
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The global model after all rounds, and what is measured of it.
+
+    Args:
+        name: The data set.
+        network: A name of :data:`~keyhole_studies.csvar.networks.NETWORKS`.
+        defense: What clients do to their images.
+        settings: How clients and server train.
+        seed: Of weights, shares and batches.
+        device: Where all of it runs.
+        data_dir: Folder of data sets.
+    """
+    resident = load_resident_data(name, data_dir, seed, device)
+    data = resident.data
+    model = build_network(
+        network, classes=len(data.classes), channels=data.shape[0], size=data.size, seed=seed
+    ).to(device)
+    draw = generator(seed, "partition")
+    federation = Federation(
+        model=model,
+        data=data,
+        shares=PARTITIONS.parse("iid")(data, resident.train, CLIENTS, draw),
+        test=(resident.test, resident.tested),
+        training=settings.make_training(),
+        defense=defense,
+        seed=seed,
+    )
+    server = FedSgd(
+        model,
+        [federation.make_client(1, client) for client in range(CLIENTS)],
+        settings.make_training(),
+        defense=defense,
+        rate=settings.rate,
+        seed=seed,
+        half=device.type == "cuda",
+    )
+    began = time.perf_counter()
+    for _ in server.run_rounds(settings.rounds):
+        pass
+    seconds = time.perf_counter() - began
+    tested = (resident.test, resident.tested)
+    defended = None
+    if defense.name != "none":
+        defended = measure_accuracy(model, *tested, defense=defense, seed=seed)
+    return model, {
+        "recipe": asdict(settings),
+        "clients": CLIENTS,
+        "train_images": len(resident.train),
+        "test_images": len(resident.tested),
+        "seconds": round(seconds, 1),
+        "accuracy": measure_accuracy(model, *tested),
+        "accuracy_on_defended": defended,
+        "train_accuracy": measure_accuracy(model, data, resident.train[:MOST_TRAINED]),
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }

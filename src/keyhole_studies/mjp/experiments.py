@@ -1,0 +1,154 @@
+"""The experiments of the study: networks that are trained, and audits."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from keyhole.atomic import write_tensors
+from keyhole.defenses import DEFENSES, Defense, Mjp
+from keyhole.device import find_device
+from keyhole.models.jigsaw import Jigsaw
+from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.mjp.evaluation import evaluate_network, evaluate_positions, evaluate_robustness
+from keyhole_studies.mjp.networks import build_network
+from keyhole_studies.resident_data import ResidentData, load_resident_data, measure_accuracy
+from keyhole_studies.training import Penalty, TrainingSettings, train_network
+
+DATA = "cifar10"
+CURVE_EPOCHS = 5
+"""Accuracy is taken every so many epochs, and after the last."""
+
+
+@dataclass(frozen=True)
+class TrainingExperiment(Experiment):
+    """One network trained on CIFAR-10 under one variant of MJP, and all that is measured of it.
+
+    Args:
+        network: A name of :data:`~keyhole_studies.mjp.networks.NETWORKS`.
+        variant: The variant's letter in Table 2, or ``plain`` or ``jp`` (a jigsaw puzzle only).
+        settings: How the network is trained.
+        defense: The variant as a defense; ``none``: the plain network.
+        corrupted: Test images on which robustness is measured; 0: it is not.
+    """
+
+    network: str
+    variant: str
+    settings: TrainingSettings
+    defense: str = "none"
+    corrupted: int = 0
+
+    def measure(self, study: Study, context: StudyContext) -> dict[str, Any]:
+        device, seed = find_device(context.device), study.seed
+        data = load_resident_data(DATA, context.data_dir, seed, device)
+        context.progress.show(f"{self.name}: {self.settings.epochs} epochs on CIFAR-10")
+        model = self.build_model(seed).to(device)
+        training = train_on_curve(model, data, self.settings, self.parse_defense(), seed=seed)
+        write_tensors(context.runs / self.name / "weights.safetensors", model_tensors(model))
+        robustness = None
+        if self.corrupted:
+            robustness = evaluate_robustness(model, data.test, self.corrupted, context.data_dir)
+        return {
+            "piece": self.name,
+            "network": self.network,
+            "variant": self.variant,
+            "defense": "none" if self.defense == "none" else str(self.parse_defense()),
+            "seed": seed,
+            "parameters": sum(p.numel() for p in model.parameters()),
+            "training": training,
+            "evaluation": evaluate_network(model, data.test, seed=seed),
+            "positions": evaluate_positions(model, seed=seed) if self.has_positions() else None,
+            "robustness": robustness,
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+        }
+
+    def parse_defense(self) -> Defense:
+        return DEFENSES.parse(self.defense)
+
+    def build_model(self, seed: int) -> nn.Module:
+        """The untrained network, prepared for the variant."""
+        return self.parse_defense().prepare_model(build_network(self.network, seed))
+
+    def has_positions(self) -> bool:
+        """Whether the network has position embeddings: ViTs have, unless the variant drops them."""
+        defense = self.parse_defense()
+        dropped = isinstance(defense, Mjp) and defense.positions == "none"
+        return self.network == "deit" and not dropped
+
+    def describe(self) -> dict[str, Any]:
+        trained = f"{self.settings.epochs} epochs on CIFAR-10"
+        under = "" if self.defense == "none" else f" under {self.parse_defense()}"
+        return {"does": f"trains {self.network} for {trained}{under}"}
+
+
+@dataclass(frozen=True)
+class PrivacyExperiment(AuditExperiment):
+    """An audit of MJP.
+
+    Args:
+        gamma: The share of patches that the defense covers; 0: there is no defense.
+        network: ``deit`` (DeiT-S at 224 px) or ``vit`` (vit-small at 32 px).
+        updates: Whether the attacker sees one update of an image or several.
+    """
+
+    gamma: float
+    network: Literal["deit", "vit"]
+    updates: Literal["one", "several"]
+
+
+def train_on_curve(
+    model: nn.Module,
+    data: ResidentData,
+    settings: TrainingSettings,
+    defense: Defense,
+    *,
+    seed: int,
+) -> dict[str, Any]:
+    """Trains ``model`` itself; returns accuracy by epoch and how fast images were trained on."""
+    curve: list[tuple[int, float, float]] = []
+
+    def add_point(epoch: int, loss: float) -> None:
+        if epoch % CURVE_EPOCHS == 0 or epoch == settings.epochs:
+            curve.append((epoch, measure_accuracy(model, data.test, data.tested), loss))
+
+    began = time.perf_counter()
+    train_network(
+        model,
+        data.data,
+        data.train,
+        settings,
+        seed=seed,
+        penalty=make_penalty(model, defense),
+        after_epoch=add_point,
+    )
+    seconds = time.perf_counter() - began
+    return {
+        "recipe": asdict(settings),
+        "curve": curve,
+        "seconds": round(seconds, 1),
+        "images_per_second": round(settings.epochs * len(data.train) / seconds),
+    }
+
+
+def make_penalty(model: nn.Module, defense: Defense) -> Penalty | None:
+    """The loss by which a model that MJP prepared learns to tell positions; None: it does not.
+
+    Args:
+        model: The model in training.
+        defense: The defense that prepared it.
+    """
+    if not isinstance(model, Jigsaw) or model.puzzle.localiser == "none":
+        return None
+    assert isinstance(defense, Mjp)
+    weight = defense.dal_weight
+    return lambda: weight * model.localisation_loss()
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """A model's state on the CPU, for a file."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}

@@ -1,0 +1,59 @@
+"""The networks of the study: DeiT, ResNet and Swin, cut to CIFAR's 32 pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from keyhole.models import build
+from keyhole.seeds import derive, seeded_globally
+
+CLASSES, SIDE, PATCH = 10, 32, 4
+
+
+def deit(width: int = 256, depth: int = 6, heads: int = 4) -> nn.Module:
+    """A DeiT of 4.8 million weights with patches of 4 pixels, 64 of them; stochastic depth."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    made: nn.Module = VisionTransformer(
+        img_size=SIDE,
+        patch_size=PATCH,
+        embed_dim=width,
+        depth=depth,
+        num_heads=heads,
+        num_classes=CLASSES,
+        drop_path_rate=0.1,
+    )
+    return made
+
+
+def swin() -> nn.Module:
+    """A small Swin transformer: patches of 2 pixels, windows of 4, two stages."""
+    from timm.models.swin_transformer import SwinTransformer
+
+    made: nn.Module = SwinTransformer(
+        img_size=SIDE,
+        patch_size=2,
+        window_size=4,
+        embed_dim=96,
+        depths=(2, 6),
+        num_heads=(3, 6),
+        num_classes=CLASSES,
+        drop_path_rate=0.1,
+    )
+    return made
+
+
+def resnet() -> nn.Module:
+    """ResNet-18 for small images."""
+    return build("resnet18", classes=CLASSES, channels=3, image_size=SIDE)
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {"deit": deit, "swin": swin, "resnet": resnet}
+
+
+def build_network(name: str, seed: int) -> nn.Module:
+    """Builds a network by name, initialised from ``seed``."""
+    with seeded_globally(derive(seed, "weights")):
+        return NETWORKS[name]()

@@ -1,0 +1,135 @@
+"""A study's results beside the paper's figures, and the list of its experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from keyhole.errors import BadValue
+from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.result_files import read_result
+from keyhole_studies.tables import format_table
+
+METRICS = {"ssim": "SSIM", "psnr": "PSNR", "lpips": "LPIPS", "mmd": "MMD", "mask": "mask"}
+DIGITS = {"ssim": 3, "psnr": 1, "lpips": 3, "mmd": 1, "mask": 3}
+HEAD = ("piece", "attack", "images", "paper", *METRICS.values(), "steps")
+WIDTHS = (22, 12, *(7 for _ in HEAD[2:]))
+
+
+def result_rows(study: Study, results: Path) -> list[dict[str, Any]]:
+    """One row per attack and experiment that was run or that the paper reports."""
+    rows = []
+    for experiment in study.experiments:
+        result = read_result(results, experiment.name)
+        if result is None:
+            continue
+        if not isinstance(experiment, AuditExperiment):
+            rows.append(whole_row(experiment, result))
+            continue
+        for attack in dict.fromkeys([*result["rows"], *experiment.paper]):
+            rows.append(attack_row(experiment, attack, result))
+    return rows
+
+
+def whole_row(experiment: Experiment, result: dict[str, Any]) -> dict[str, Any]:
+    """The row of an experiment that is no audit."""
+    return {
+        "piece": experiment.name,
+        "figure": experiment.figure,
+        "ours": result,
+        "paper": dict(experiment.paper),
+    }
+
+
+def attack_row(experiment: Experiment, attack: str, result: dict[str, Any]) -> dict[str, Any]:
+    """The row of one attack of an audit, which may not have been run."""
+    row = result["rows"].get(attack)
+    metrics = {} if row is None else {n: m["mean"] for n, m in row["metrics"].items()}
+    return {
+        "piece": experiment.name,
+        "figure": experiment.figure,
+        "attack": attack,
+        "ours": {name: metrics[name] for name in METRICS if name in metrics},
+        "paper": dict(experiment.paper.get(attack, {})),
+        "images": result["images"],
+        "iterations": None if row is None else row["iterations"],
+        "seconds": None if row is None else row["seconds"],
+        "device": result["device"],
+    }
+
+
+def format_study(study: Study, results: Path) -> Iterator[str]:
+    """A study's results as lines of text: its own tables, or one line per attack."""
+    if study.format_tables is not None:
+        yield from study.format_tables(study, results)
+        return
+    yield f"{study.paper}: mean over images, ours beside the paper's"
+    rows = list(attack_cells(result_rows(study, results)))
+    yield from format_table("", HEAD, rows, left=2, widths=WIDTHS, indent="", gap=" ")
+
+
+def attack_cells(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """Rows as cells; an experiment is named in its first row only."""
+    before = ""
+    for row in rows:
+        first, before = row["piece"] != before, row["piece"]
+        paper = row["paper"].get("ssim")
+        yield [
+            row["piece"] if first else "",
+            row["attack"],
+            str(row["images"] or "") if first else "",
+            "" if paper is None else f"{paper:.2f}",
+            *(format_metric(name, row["ours"]) for name in METRICS),
+            "" if not row["iterations"] else f"{row['iterations']:.0f}",
+        ]
+
+
+def format_metric(name: str, values: Mapping[str, float]) -> str:
+    return f"{values[name]:.{DIGITS[name]}f}" if name in values else ""
+
+
+def list_experiments(
+    experiments: Sequence[Experiment], results: Path, context: StudyContext
+) -> list[dict[str, Any]]:
+    """Experiments, which of them have a result, and which results are as large as asked for."""
+    listed = []
+    for experiment in experiments:
+        known = read_result(results, experiment.name)
+        listed.append(
+            {
+                "piece": experiment.name,
+                "figure": experiment.figure,
+                "begun": known is not None,
+                "done": known is not None and experiment.covers(known, context),
+                **experiment.describe(),
+            }
+        )
+    return listed
+
+
+def format_list(study: Study, listed: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """The list as lines of text."""
+    yield f"{study.title}: {study.paper}"
+    widest = max(len(entry["piece"]) for entry in listed)
+    for entry in listed:
+        mark = "done" if entry["done"] else "part" if entry["begun"] else "    "
+        yield f"  {mark}  {entry['piece']:<{widest}}  {format_description(entry)}"
+
+
+def format_description(entry: Mapping[str, Any]) -> str:
+    """What an experiment does: the clients and attacks of an audit, or its own words."""
+    if "attacks" not in entry:
+        return str(entry["does"])
+    clients = f"{entry['clients']} clients of {entry['batch_size']}"
+    return f"{clients:<20} {', '.join(entry['attacks'])}"
+
+
+def require_results(study: Study, results: Path) -> None:
+    """Raises :class:`BadValue` where a folder holds nothing to show."""
+    if not any(read_result(results, experiment.name) for experiment in study.experiments):
+        raise BadValue(
+            f"{results} holds no results of study {study.name!r}: run `keyhole study {study.name}` "
+            "or name their folder with --results"
+        )

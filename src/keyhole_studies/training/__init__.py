@@ -1,0 +1,17 @@
+"""The one loop that trains the studies' networks, on images that lie on the network's device."""
+
+from keyhole_studies.training.batches import BatchMaker, draw_batches
+from keyhole_studies.training.loop import Penalty, take_step, train_network
+from keyhole_studies.training.optimisers import make_optimiser
+from keyhole_studies.training.settings import TrainingSettings, scheduled_rate
+
+__all__ = [
+    "BatchMaker",
+    "Penalty",
+    "TrainingSettings",
+    "draw_batches",
+    "make_optimiser",
+    "scheduled_rate",
+    "take_step",
+    "train_network",
+]

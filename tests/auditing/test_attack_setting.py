@@ -1,0 +1,218 @@
+import dataclasses
+
+import pytest
+import torch
+from torch import nn
+
+import keyhole
+from keyhole.auditing.attack_setting import attack_settings
+from keyhole.auditing.plan import Stage
+from keyhole.auditing.resolve import choose_victims, fingerprint, resolve_stage
+from keyhole.errors import BadValue, DoesNotFit
+from keyhole.threat import Attacker
+
+
+def rows(stage: Stage) -> list[tuple[str, str, str]]:
+    return [
+        (setting.defense.name, row.attack.name, row.attacker.value)
+        for setting in attack_settings([resolve_stage(stage, seed=0)])
+        for row in setting.rows
+    ]
+
+
+def test_every_defense_meets_a_naive_and_where_there_is_one_an_adaptive_attacker():
+    stage = Stage(data="digits", defenses=("none", "pruning", "dropout"), attacks=("linear",))
+    assert rows(stage) == [
+        ("none", "linear", "naive"),
+        ("pruning", "linear", "naive"),
+        ("pruning", "linear", "adaptive"),
+        ("dropout", "linear", "naive"),
+    ]
+
+
+def test_only_attackers_who_know_the_defense_are_told_of_it():
+    made = resolve_stage(Stage(data="digits", defenses=("gaussian",)), seed=0)
+    defense, attack = made.defenses[0], made.attacks[0]
+    told = {
+        who: made.knowledge(defense, attack, who, torch.tensor([1])).defense for who in Attacker
+    }
+    assert told[Attacker.NAIVE] is None
+    assert told[Attacker.ADAPTIVE] == defense
+    assert made.knowledge(defense, attack, Attacker.NAIVE, torch.tensor([1])).labels is None
+
+
+def test_auto_leaves_out_attacks_that_alter_the_model_and_says_what_did_not_apply():
+    made = resolve_stage(Stage(model="vit-small", data="digits", image_size=8), seed=0)
+    (setting,) = attack_settings([made])
+    assert [row.attack.name for row in setting.rows] == ["patch-lstsq", "labels"]
+    assert [s.attack for s in setting.skipped] == ["linear"]
+    assert "fully connected" in setting.skipped[0].why
+
+
+def test_an_attack_that_alters_the_model_gets_a_server_of_its_own():
+    stage = Stage(model="vit-small", data="digits", image_size=8, attacks=("patch-lstsq", "april"))
+    honest, malicious = attack_settings([resolve_stage(stage, seed=0)])
+    assert honest.server is not malicious.server
+    assert malicious.knowledge(malicious.rows[0], torch.tensor([0])).altered_model
+    assert honest.knowledge(honest.rows[0], torch.tensor([0])).altered_model is None
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        (Stage(model="lenet", attacks=("linear",)), "does not apply to 'lenet'.*convolution"),
+        (Stage(victims=201), "has 200 images"),
+        (Stage(data="digits", image_size=4), "too small to judge"),
+        (Stage(steps=2), "pass --lr"),
+    ],
+)
+def test_what_does_not_fit_is_said_before_anything_runs(stage, words):
+    with pytest.raises(DoesNotFit, match=words):
+        attack_settings([resolve_stage(stage, seed=0)])
+
+
+def test_an_attack_need_not_apply_to_every_model_of_a_plan():
+    attacks = ("linear", "patch-lstsq", "april")
+    stages = [Stage(model=model, data="digits", attacks=attacks) for model in ("mlp", "vit-small")]
+    found = attack_settings([resolve_stage(stage, seed=0) for stage in stages])
+    tried = [(s.resolved.stage.model, row.attack.name) for s in found for row in s.rows]
+    assert tried == [("mlp", "linear"), ("vit-small", "patch-lstsq"), ("vit-small", "april")]
+    assert [(s.model, s.attack) for setting in found for s in setting.skipped] == [
+        ("mlp", "patch-lstsq"),
+        ("mlp", "april"),
+        ("vit-small", "linear"),
+    ]
+
+
+def test_of_several_attacks_those_that_fit_are_run_and_the_others_listed():
+    stage = Stage(model="lenet", data="digits", attacks=("linear", "ig", "april"))
+    found = attack_settings([resolve_stage(stage, seed=0)])
+    assert [row.attack.name for setting in found for row in setting.rows] == ["ig"]
+    assert [(s.attack, s.data) for setting in found for s in setting.skipped] == [
+        ("linear", "digits"),
+        ("april", "digits"),
+    ]
+
+
+def test_where_none_of_several_attacks_fits_each_reason_is_said():
+    stage = Stage(model="lenet", data="digits", attacks=("linear", "patch-lstsq"))
+    with pytest.raises(DoesNotFit, match=r"none of the attacks .*linear: .*; patch-lstsq: "):
+        attack_settings([resolve_stage(stage, seed=0)])
+
+
+def test_auto_stands_alone():
+    with pytest.raises(BadValue, match="auto"):
+        resolve_stage(Stage(attacks=("auto", "linear")), seed=0)
+
+
+@pytest.mark.parametrize("name", ["digits", "faces", "photos"])
+def test_no_public_image_is_a_victim_or_of_a_victims_group(name):
+    data = keyhole.data.load(name, image_size=16)
+    victims, public = choose_victims(data, 3, 2, seed=1)
+    private = [i for batch in victims for i in batch]
+    assert len(set(private)) == 6
+    assert public
+    assert not set(private) & set(public)
+    if data.groups is not None:
+        assert not set(data.groups[private].tolist()) & set(data.groups[list(public)].tolist())
+
+
+def test_curated_sets_show_their_first_images_and_others_are_drawn_by_seed():
+    faces, digits = keyhole.data.load("faces"), keyhole.data.load("digits")
+    assert choose_victims(faces, 3, 1, seed=5)[0] == ((0,), (1,), (2,))
+    assert choose_victims(digits, 3, 1, seed=5) == choose_victims(digits, 3, 1, seed=5)
+    assert choose_victims(digits, 3, 1, seed=5)[0] != choose_victims(digits, 3, 1, seed=6)[0]
+
+
+def test_the_fingerprint_follows_weights_and_images():
+    data = keyhole.data.load("digits")
+    model = nn.Linear(3, 2)
+    before = fingerprint(model, data, ((0,),))
+    assert before == fingerprint(model, data, ((0,),))
+    assert before != fingerprint(model, data, ((1,),))
+    with torch.no_grad():
+        model.weight[0, 0] += 1
+    assert before != fingerprint(model, data, ((0,),))
+
+
+def tried(stage: Stage) -> dict[str, list[str]]:
+    """The attacks of each defense."""
+    return {
+        setting.defense.name: [row.attack.name for row in setting.rows]
+        for setting in attack_settings([resolve_stage(stage, seed=0)])
+    }
+
+
+def test_auto_iterates_only_where_no_closed_form_reads_images():
+    defenses = ("none", "dropout", "gaussian", "pruning", "tip")
+    iterative = {attack.name for attack in keyhole.attacks.ITERATIVE}
+    for names in tried(Stage(data="faces", defenses=defenses[:-1])).values():
+        assert not iterative & set(names)
+    found = tried(Stage(model="lenet", data="digits", defenses=defenses))
+    assert found["none"] == ["labels", "ig"]
+    assert found["dropout"][:4] == ["labels", "ig", "wiig", "dia"]
+    assert found["pruning"] == ["labels", "ig", "dlg"]
+    # By one who knows of no noise, and by one who does.
+    assert found["gaussian"] == ["labels", "ig", "ig", "dlg"]
+    assert found["tip"] == ["labels", "ig", "ig", "ig-uploaded"]
+
+
+def test_auto_adds_gifd_where_its_generator_draws_such_images():
+    colour = tried(Stage(model="lenet", data="photos", image_size=32))
+    assert colour["none"] == ["labels", "ig", "gifd"]
+    other_size = tried(Stage(model="lenet", data="photos", image_size=48))
+    assert other_size["none"] == ["labels", "ig"]
+
+
+def test_victims_that_a_prior_was_trained_on_are_told_of():
+    photos = keyhole.data.load("photos", image_size=32)
+    indices = list(range(9))
+    cifar = dataclasses.replace(photos, name="cifar10")
+    made = resolve_stage(Stage(model="lenet", data="cifar10", victims=9), seed=0, data=cifar)
+    (setting,) = attack_settings([made])
+    seen = sum(i % 2 for (i,) in made.victims)
+    assert sorted(i for (i,) in made.victims) == indices
+    assert f"gifd's generator was trained on {seen} of the 9 images attacked" in setting.notes
+    (other,) = attack_settings(
+        [resolve_stage(Stage(model="lenet", victims=9), seed=0, data=photos)]
+    )
+    assert not any("trained on" in note for note in other.notes)
+
+
+def test_what_auto_adds_has_the_settings_of_the_stage():
+    stage = Stage(model="lenet", data="digits", iterations=7, parity="paper")
+    (setting,) = attack_settings([resolve_stage(stage, seed=0)])
+    ig = setting.rows[-1].attack
+    assert (ig.iterations, ig.patience) == (7, 800)
+
+
+def test_attacks_the_defense_was_published_with_are_the_papers():
+    stage = Stage(model="lenet", data="digits", defenses=("none", "dropout"), attacks=("ig", "dia"))
+    assert rows(stage) == [
+        ("none", "ig", "naive"),
+        ("none", "dia", "naive"),
+        ("dropout", "ig", "paper"),
+        ("dropout", "dia", "paper"),
+    ]
+
+
+def test_only_attacks_that_ask_for_masks_are_told_them():
+    made = resolve_stage(
+        Stage(data="digits", defenses=("dropout",), attacks=("ig", "wiig", "dia")), seed=0
+    )
+    masks = (torch.ones(1, 3, dtype=torch.bool),)
+    told = {
+        attack.name: made.knowledge(
+            made.defenses[0], attack, Attacker.PAPER, torch.tensor([1]), masks
+        ).masks
+        for attack in made.attacks
+    }
+    assert told["ig"] is None
+    assert told["dia"] is None
+    assert told["wiig"][0].tolist() == [[True, True, True]]
+    assert told["wiig"][0] is not masks[0]
+
+
+def test_an_attack_that_must_be_given_what_there_is_not_is_refused_alone():
+    with pytest.raises(DoesNotFit, match="no masks to be given"):
+        attack_settings([resolve_stage(Stage(data="digits", attacks=("wiig",)), seed=0)])

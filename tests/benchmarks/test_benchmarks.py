@@ -1,0 +1,122 @@
+"""Every benchmark runs at its smallest, and reports the figures that the docs take from it."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from scripts import ROOT, load_script, run_json
+
+MODULES = {"contenders.py", "flower_rounds.py"}
+"""What other benchmarks import; no script of its own."""
+SMALLEST = {
+    "engine.py": "--models mlp --repeats 1 --no-breaching --victims 2 --seconds 0.02",
+    "federation.py": "--clients 2 --repeats 1 --no-flower",
+    "csvar.py": "--images 1 --turns 1",
+    "csvar_unshuffle.py": "--sets faces --images 2 --gallery 8",
+    "mjp.py": "--networks deit --batch 2 --turns 1 --steps 1",
+    "tip.py": "--model lenet --images 2 --turns 1",
+    "unshuffle.py": "--sets photos --images 1 --gammas 0.1 --noises none",
+}
+
+Capture = pytest.CaptureFixture[str]
+
+
+def test_no_benchmark_is_forgotten_here() -> None:
+    assert {file.name for file in (ROOT / "benchmarks").glob("*.py")} == MODULES | set(SMALLEST)
+
+
+def run_alone(script: str, arguments: str) -> dict[str, Any]:
+    """What a script prints with ``--json``, run in a process of its own."""
+    command = [sys.executable, f"benchmarks/{script}", *arguments.split(), "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def run_here(script: str, capsys: Capture) -> dict[str, Any]:
+    return run_json(f"benchmarks/{script}", SMALLEST[script], capsys)
+
+
+def test_engine() -> None:
+    found = run_alone("engine.py", SMALLEST["engine.py"])
+    assert found["victims"] == {"mlp": 2}
+    assert found["backend"] == {"mlp": "factored"}
+    assert found["ratio_to_plain_loop"]["mlp"] > 0
+    assert found["ratio_to_breaching"] == {"mlp": None}
+    assert {"default", "tuned"} <= set(found["plain_loop_ms"]["mlp"])
+
+
+@pytest.mark.parametrize("attack", ["ig", "dia"])
+def test_contenders_step_on_the_same_clients(attack: str) -> None:
+    contenders = load_script("benchmarks/contenders.py")
+    case = contenders.Case("vit-small", attack, "cpu", "float32", 2)
+    for make in (contenders.KeyholeEngine, contenders.PlainLoop):
+        contender = make(case)
+        seconds, count = contenders.timed(contender, 1, 0.0, "cpu")
+        assert (seconds > 0, count) == (True, 1)
+
+
+def test_federation_without_flower(capsys: Capture) -> None:
+    found = run_here("federation.py", capsys)
+    facts = found["clients"]["2"]
+    assert facts["greatest_difference"] < 1e-4
+    assert facts["together_seconds"] > 0
+    assert "flower_seconds" not in facts
+
+
+@pytest.mark.flower
+def test_federation_beside_flower() -> None:
+    facts = run_alone("federation.py", "--clients 2 --repeats 1")["clients"]["2"]
+    assert facts["greatest_difference"] < 1e-4
+    assert facts["flower_over_one_by_one"] > 0
+
+
+def test_flowers_side_of_the_federation() -> None:
+    pytest.importorskip("flwr", reason="needs the extra 'flower'")
+    rounds = load_script("benchmarks/flower_rounds.py")
+    federation = load_script("benchmarks/federation.py")
+    plan = federation.TrainingPlan(model="mlp", clients=2, images=2, batch_size=1)
+    assert rounds.client_of(plan) is not None
+    assert set(rounds.FlowerRounds(plan, grid=None).weights()) == set(
+        rounds.federation_of(plan).model.state_dict()
+    )
+
+
+def test_csvar(capsys: Capture) -> None:
+    found = run_here("csvar.py", capsys)
+    contenders = {"images a second", "copy and write", "by a secret key", "plain loop"}
+    assert set(found["224 px"]) == set(found["32 px"]) == contenders
+    assert all(value > 0 for value in found["32 px"].values())
+
+
+def test_csvar_unshuffle(capsys: Capture) -> None:
+    rows = run_here("csvar_unshuffle.py", capsys)["faces"]
+    assert rows["shuffled"]["SSIM"] < rows["solved"]["SSIM"]
+    assert rows["thumbnail"]["SSIM"] < rows["expected"]["SSIM"]
+    assert rows["1 at 20 dB"]["SSIM"] < rows["16 at 30 dB"]["SSIM"]
+
+
+def test_mjp(capsys: Capture) -> None:
+    ratios = run_here("mjp.py", capsys)["DeiT/4 at 32 px, batch 2"]
+    assert set(ratios) == set(load_script("benchmarks/mjp.py").VARIANTS)
+    assert all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values())
+
+
+def test_tip(capsys: Capture) -> None:
+    found = run_here("tip.py", capsys)
+    assert (found["model"], found["images"], found["steps"]) == ("lenet", 2, 2)
+    assert found["tip over training"] > 0
+    assert found["slice by slice over tip"] > 0
+
+
+def test_unshuffle(capsys: Capture) -> None:
+    row = run_here("unshuffle.py", capsys)["photos"]["none, 0.1"]
+    assert row["shuffled"] < row["unshuffled"] <= row["in order"]
+    assert row["right"] > 0.9

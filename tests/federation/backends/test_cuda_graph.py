@@ -1,0 +1,98 @@
+"""Steps replayed from a CUDA graph against clients trained step by step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from keyhole.data import load
+from keyhole.defenses import DEFENSES
+from keyhole.federation import LocalTraining
+from keyhole.federation.backends.cuda_graph import CudaGraphTrainer, GraphedModel
+from keyhole.federation.client import RoundClient, defended_update
+from keyhole.seeds import generator
+
+RECIPES = [
+    LocalTraining(lr=0.05, epochs=2, batch_size=8, momentum=0.9, clip=1.0),
+    LocalTraining(lr=0.05, epochs=1, batch_size=10, momentum=0.0, augment=True),
+    LocalTraining(lr=0.003, epochs=2, batch_size=10, optimiser="adam"),
+]
+
+
+def members(recipe: LocalTraining, device: str) -> list[RoundClient]:
+    data = load("digits", image_size=16)
+    found = []
+    for client in range(3):
+        indices = list(range(20 * client, 20 * client + 20))
+        images, labels = data.images(indices).to(device).double(), data.labels[indices].to(device)
+        found.append(RoundClient(images, labels, generator(0, client), {}, data, recipe))
+    return found
+
+
+def test_a_cpu_and_gradients_of_a_defense_are_left_to_others() -> None:
+    model = convolutional()
+    assert not CudaGraphTrainer().supports(model, [20] * 3, RECIPES[0], DEFENSES.parse("none"))
+
+
+def convolutional() -> nn.Module:
+    """Small, with batch statistics."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AvgPool2d(4), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(72, 10))
+
+
+class FakeGraph:
+    """Stands in for a CUDA graph: takes the step anew."""
+
+    def __init__(self, graphed: GraphedModel, x: torch.Tensor, y: torch.Tensor) -> None:
+        self.graphed, self.x, self.y = graphed, x, y
+
+    def replay(self) -> None:
+        self.graphed.run_step(self.x, self.y)
+
+
+def assert_agrees(recipe: LocalTraining, defense: str, device: str, slots: int) -> None:
+    """Ours, and again from the recordings, are what clients do alone, step by step."""
+    model = convolutional().to(device).double()
+    chosen, trainer = DEFENSES.parse(defense), CudaGraphTrainer(slots=slots)
+    for _ in range(2):
+        ours = trainer.train(model, members(recipe, device), defense=chosen)
+        for member, (update, _) in zip(members(recipe, device), ours, strict=True):
+            plain, _ = defended_update(
+                model,
+                member.images,
+                member.labels,
+                data=member.data,
+                defense=chosen,
+                generator=member.generator,
+                training=recipe,
+            )
+            assert update.examples == plain.examples
+            assert update.steps == plain.steps
+            for name, change in plain.change.items():
+                assert torch.allclose(update.change[name], change, rtol=1e-5, atol=1e-9), name
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize(("defense", "slots"), [("none", 2), ("csvar", 3), ("image-noise", 1)])
+def test_the_steps_are_those_of_a_client_alone(
+    recipe: LocalTraining, defense: str, slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a graph, on the CPU: the arithmetic, the draws and the turns."""
+
+    def record_step(graphed: GraphedModel, x: torch.Tensor, y: torch.Tensor) -> object:
+        x, y = x.clone(), y.clone()
+        return FakeGraph(graphed, x, y), x, y
+
+    monkeypatch.setattr(GraphedModel, "record_step", record_step)
+    assert_agrees(recipe, defense, "cpu", slots)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize(("defense", "slots"), [("none", 1), ("none", 3), ("csvar", 2)])
+def test_the_updates_are_those_of_clients_trained_step_by_step(
+    recipe: LocalTraining, defense: str, slots: int
+) -> None:
+    assert_agrees(recipe, defense, "cuda", slots)

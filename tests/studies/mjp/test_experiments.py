@@ -1,0 +1,108 @@
+"""Experiments from beginning to end, on a CIFAR of forty images and a network of one block."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from keyhole_studies import load_study
+from keyhole_studies.mjp import april, experiments
+from keyhole_studies.mjp.networks import deit
+from keyhole_studies.resident_data import load_resident_data
+from keyhole_studies.training import TrainingSettings
+
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def forty(tmp_path: Path) -> Path:
+    """A data folder whose CIFAR-10 has forty images of noise, and whose CIFAR-100 has four."""
+    draw = np.random.default_rng(0)
+    for split in ("train", "test"):
+        files = []
+        for _ in range(40):
+            file = io.BytesIO()
+            Image.fromarray(draw.integers(0, 255, (32, 32, 3), np.uint8)).save(file, "JPEG")
+            files.append(file.getvalue())
+        path = tmp_path / "data" / "cifar10" / f"cifar10_jpeg_{split}.npz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(
+            path,
+            bytes=np.frombuffer(b"".join(files), np.uint8),
+            offsets=np.cumsum([0, *map(len, files)]),
+            labels=np.arange(40) % 10,
+        )
+    odd = tmp_path / "data" / "cifar100" / "cifar100_lossless_subset.npz"
+    odd.parent.mkdir()
+    images = draw.integers(0, 255, (4, 32, 32, 3), np.uint8)
+    classes = np.array([f"class {n}" for n in range(100)])
+    np.savez(odd, test_images=images, test_labels=np.arange(4), classes=classes)
+    return tmp_path / "data"
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    def network(name: str, seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return deit(width=96, depth=2, heads=2)
+
+    monkeypatch.setattr(experiments, "build_network", network)
+    monkeypatch.setattr(april, "lpips", lambda seen, *args, **options: torch.zeros(1))
+    settings = TrainingSettings(epochs=1, batch_size=8, warm_up=1, mixed=0.5, erasing=0.25)
+    for experiment in load_study("mjp").experiments:
+        if isinstance(experiment, experiments.TrainingExperiment):
+            monkeypatch.setitem(experiment.__dict__, "settings", settings)
+            if experiment.corrupted:
+                monkeypatch.setitem(experiment.__dict__, "corrupted", 2)
+    load_resident_data.cache_clear()
+
+
+def test_networks_are_trained_then_attacked(keyhole: Command, forty: Path, tmp_path: Path) -> None:
+    options = ("--data-dir", str(forty), "--device", "cpu", "--victims", "2")
+    code, _, err = keyhole("study", "mjp", "april-cifar10", *options)
+    assert code == 2
+    assert "run the experiment deit-A first" in err
+    names = ("deit-A", "deit-J", "april-cifar10")
+    code, out, err = keyhole("study", "mjp", *names, *options)
+    assert code == 0, err
+    assert err.splitlines() == [f"done: {name}" for name in names]
+    folder = tmp_path / "results" / "mjp"
+    trained = json.loads((folder / "deit-J.json").read_text())
+    assert trained["defense"].startswith("mjp(gamma=0.1")
+    assert set(trained["evaluation"]["accuracy_by_gamma"]) == {
+        "0.0",
+        "0.1",
+        "0.3",
+        "0.5",
+        "0.7",
+        "0.9",
+    }
+    assert (tmp_path / "runs" / "study-mjp" / "deit-J" / "weights.safetensors").is_file()
+    attacked = json.loads((folder / "april-cifar10.json").read_text())
+    assert attacked["images"] == 2
+    assert set(attacked["rows"]) == {"deit-A", "deit-J"}
+    assert attacked["rows"]["deit-J"]["b"]["psnr"] < attacked["rows"]["deit-A"]["b"]["psnr"]
+    assert "Table 2" in out
+    assert "Table 5, APRIL as published, cifar10, 2 images" in out
+
+
+def test_robustness_is_measured_where_it_is_asked_for(
+    keyhole: Command, forty: Path, tmp_path: Path
+) -> None:
+    options = ("--data-dir", str(forty), "--device", "cpu")
+    code, out, err = keyhole("study", "mjp", "long-deit-J", *options)
+    assert code == 0, err
+    result = json.loads((tmp_path / "results" / "mjp" / "long-deit-J.json").read_text())
+    tried = result["robustness"]
+    assert len(tried["errors"]) >= 15
+    assert 0 <= tried["mce"] <= 1
+    assert tried["unseen_images"] == 4
+    assert "Table 4's measures" in out
