@@ -284,7 +284,7 @@ def test_a_want_of_memory_is_told_in_words(
     def starved(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(importlib.import_module("keyhole.auditing.run"), "observe", starved)
+    monkeypatch.setattr(importlib.import_module("keyhole.auditing.run"), "observe_client", starved)
     code, out, err = keyhole("audit", "--data", "digits", "--attack", "linear", "--json")
     assert code == 2
     assert err.startswith("keyhole: memory ran out: ")
@@ -298,7 +298,7 @@ def test_a_disk_that_cannot_be_used_is_told_in_words(
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), "run/states/x")
 
     store = importlib.import_module("keyhole.auditing.store")
-    monkeypatch.setattr(store.Store, "drop_begun", read_only)
+    monkeypatch.setattr(store.Store, "remove_unfinished", read_only)
     code, _, err = keyhole("audit", "--data", "digits", "--attack", "linear", "--victims", "1")
     assert code == 2
     assert err.endswith(

@@ -5,24 +5,37 @@ import torch
 from torch import nn
 
 import keyhole
-from keyhole.auditing.attack_setting import attack_settings
+from keyhole.auditing.attack_setting import AttackSetting, build_settings, check_any_applies
 from keyhole.auditing.plan import Stage
-from keyhole.auditing.resolve import choose_victims, fingerprint, resolve_stage
+from keyhole.auditing.resolve import (
+    ResolvedStage,
+    choose_victims,
+    compute_fingerprint,
+    resolve_stage,
+)
 from keyhole.errors import BadValue, DoesNotFit
 from keyhole.threat import Attacker
 
 
-def rows(stage: Stage) -> list[tuple[str, str, str]]:
+def settings_of(*stages: Stage | ResolvedStage) -> list[AttackSetting]:
+    """All settings of the stages, as an audit builds and checks them."""
+    resolved = [s if isinstance(s, ResolvedStage) else resolve_stage(s, seed=0) for s in stages]
+    settings = [setting for stage in resolved for setting in build_settings(stage)]
+    check_any_applies(settings)
+    return settings
+
+
+def attackers_of(stage: Stage) -> list[tuple[str, str, str]]:
     return [
-        (setting.defense.name, row.attack.name, row.attacker.value)
-        for setting in attack_settings([resolve_stage(stage, seed=0)])
-        for row in setting.rows
+        (setting.defense.name, run.attack.name, run.attacker.value)
+        for setting in settings_of(stage)
+        for run in setting.runs
     ]
 
 
 def test_every_defense_meets_a_naive_and_where_there_is_one_an_adaptive_attacker():
     stage = Stage(data="digits", defenses=("none", "pruning", "dropout"), attacks=("linear",))
-    assert rows(stage) == [
+    assert attackers_of(stage) == [
         ("none", "linear", "naive"),
         ("pruning", "linear", "naive"),
         ("pruning", "linear", "adaptive"),
@@ -31,30 +44,33 @@ def test_every_defense_meets_a_naive_and_where_there_is_one_an_adaptive_attacker
 
 
 def test_only_attackers_who_know_the_defense_are_told_of_it():
-    made = resolve_stage(Stage(data="digits", defenses=("gaussian",)), seed=0)
-    defense, attack = made.defenses[0], made.attacks[0]
+    resolved = resolve_stage(Stage(data="digits", defenses=("gaussian",)), seed=0)
+    defense, attack = resolved.defenses[0], resolved.attacks[0]
     told = {
-        who: made.knowledge(defense, attack, who, torch.tensor([1])).defense for who in Attacker
+        who: resolved.build_knowledge(defense, attack, who, torch.tensor([1])).defense
+        for who in Attacker
     }
     assert told[Attacker.NAIVE] is None
     assert told[Attacker.ADAPTIVE] == defense
-    assert made.knowledge(defense, attack, Attacker.NAIVE, torch.tensor([1])).labels is None
+    assert (
+        resolved.build_knowledge(defense, attack, Attacker.NAIVE, torch.tensor([1])).labels is None
+    )
 
 
 def test_auto_leaves_out_attacks_that_alter_the_model_and_says_what_did_not_apply():
-    made = resolve_stage(Stage(model="vit-small", data="digits", image_size=8), seed=0)
-    (setting,) = attack_settings([made])
-    assert [row.attack.name for row in setting.rows] == ["patch-lstsq", "labels"]
+    resolved = resolve_stage(Stage(model="vit-small", data="digits", image_size=8), seed=0)
+    (setting,) = settings_of(resolved)
+    assert [run.attack.name for run in setting.runs] == ["patch-lstsq", "labels"]
     assert [s.attack for s in setting.skipped] == ["linear"]
     assert "fully connected" in setting.skipped[0].why
 
 
 def test_an_attack_that_alters_the_model_gets_a_server_of_its_own():
     stage = Stage(model="vit-small", data="digits", image_size=8, attacks=("patch-lstsq", "april"))
-    honest, malicious = attack_settings([resolve_stage(stage, seed=0)])
+    honest, malicious = settings_of(stage)
     assert honest.server is not malicious.server
-    assert malicious.knowledge(malicious.rows[0], torch.tensor([0])).altered_model
-    assert honest.knowledge(honest.rows[0], torch.tensor([0])).altered_model is None
+    assert malicious.build_knowledge(malicious.runs[0], torch.tensor([0])).altered_model
+    assert honest.build_knowledge(honest.runs[0], torch.tensor([0])).altered_model is None
 
 
 @pytest.mark.parametrize(
@@ -68,14 +84,14 @@ def test_an_attack_that_alters_the_model_gets_a_server_of_its_own():
 )
 def test_what_does_not_fit_is_said_before_anything_runs(stage, words):
     with pytest.raises(DoesNotFit, match=words):
-        attack_settings([resolve_stage(stage, seed=0)])
+        settings_of(stage)
 
 
 def test_an_attack_need_not_apply_to_every_model_of_a_plan():
     attacks = ("linear", "patch-lstsq", "april")
     stages = [Stage(model=model, data="digits", attacks=attacks) for model in ("mlp", "vit-small")]
-    found = attack_settings([resolve_stage(stage, seed=0) for stage in stages])
-    tried = [(s.resolved.stage.model, row.attack.name) for s in found for row in s.rows]
+    found = settings_of(*stages)
+    tried = [(s.resolved.stage.model, run.attack.name) for s in found for run in s.runs]
     assert tried == [("mlp", "linear"), ("vit-small", "patch-lstsq"), ("vit-small", "april")]
     assert [(s.model, s.attack) for setting in found for s in setting.skipped] == [
         ("mlp", "patch-lstsq"),
@@ -86,8 +102,8 @@ def test_an_attack_need_not_apply_to_every_model_of_a_plan():
 
 def test_of_several_attacks_those_that_fit_are_run_and_the_others_listed():
     stage = Stage(model="lenet", data="digits", attacks=("linear", "ig", "april"))
-    found = attack_settings([resolve_stage(stage, seed=0)])
-    assert [row.attack.name for setting in found for row in setting.rows] == ["ig"]
+    found = settings_of(stage)
+    assert [run.attack.name for setting in found for run in setting.runs] == ["ig"]
     assert [(s.attack, s.data) for setting in found for s in setting.skipped] == [
         ("linear", "digits"),
         ("april", "digits"),
@@ -97,7 +113,7 @@ def test_of_several_attacks_those_that_fit_are_run_and_the_others_listed():
 def test_where_none_of_several_attacks_fits_each_reason_is_said():
     stage = Stage(model="lenet", data="digits", attacks=("linear", "patch-lstsq"))
     with pytest.raises(DoesNotFit, match=r"none of the attacks .*linear: .*; patch-lstsq: "):
-        attack_settings([resolve_stage(stage, seed=0)])
+        settings_of(stage)
 
 
 def test_auto_stands_alone():
@@ -127,19 +143,19 @@ def test_curated_sets_show_their_first_images_and_others_are_drawn_by_seed():
 def test_the_fingerprint_follows_weights_and_images():
     data = keyhole.data.load("digits")
     model = nn.Linear(3, 2)
-    before = fingerprint(model, data, ((0,),))
-    assert before == fingerprint(model, data, ((0,),))
-    assert before != fingerprint(model, data, ((1,),))
+    before = compute_fingerprint(model, data, ((0,),))
+    assert before == compute_fingerprint(model, data, ((0,),))
+    assert before != compute_fingerprint(model, data, ((1,),))
     with torch.no_grad():
         model.weight[0, 0] += 1
-    assert before != fingerprint(model, data, ((0,),))
+    assert before != compute_fingerprint(model, data, ((0,),))
 
 
 def tried(stage: Stage) -> dict[str, list[str]]:
     """The attacks of each defense."""
     return {
-        setting.defense.name: [row.attack.name for row in setting.rows]
-        for setting in attack_settings([resolve_stage(stage, seed=0)])
+        setting.defense.name: [run.attack.name for run in setting.runs]
+        for setting in settings_of(stage)
     }
 
 
@@ -168,27 +184,25 @@ def test_victims_that_a_prior_was_trained_on_are_told_of():
     photos = keyhole.data.load("photos", image_size=32)
     indices = list(range(9))
     cifar = dataclasses.replace(photos, name="cifar10")
-    made = resolve_stage(Stage(model="lenet", data="cifar10", victims=9), seed=0, data=cifar)
-    (setting,) = attack_settings([made])
-    seen = sum(i % 2 for (i,) in made.victims)
-    assert sorted(i for (i,) in made.victims) == indices
+    resolved = resolve_stage(Stage(model="lenet", data="cifar10", victims=9), seed=0, data=cifar)
+    (setting,) = settings_of(resolved)
+    seen = sum(i % 2 for (i,) in resolved.victims)
+    assert sorted(i for (i,) in resolved.victims) == indices
     assert f"gifd's generator was trained on {seen} of the 9 images attacked" in setting.notes
-    (other,) = attack_settings(
-        [resolve_stage(Stage(model="lenet", victims=9), seed=0, data=photos)]
-    )
+    (other,) = settings_of(resolve_stage(Stage(model="lenet", victims=9), seed=0, data=photos))
     assert not any("trained on" in note for note in other.notes)
 
 
 def test_what_auto_adds_has_the_settings_of_the_stage():
     stage = Stage(model="lenet", data="digits", iterations=7, parity="paper")
-    (setting,) = attack_settings([resolve_stage(stage, seed=0)])
-    ig = setting.rows[-1].attack
+    (setting,) = settings_of(stage)
+    ig = setting.runs[-1].attack
     assert (ig.iterations, ig.patience) == (7, 800)
 
 
 def test_attacks_the_defense_was_published_with_are_the_papers():
     stage = Stage(model="lenet", data="digits", defenses=("none", "dropout"), attacks=("ig", "dia"))
-    assert rows(stage) == [
+    assert attackers_of(stage) == [
         ("none", "ig", "naive"),
         ("none", "dia", "naive"),
         ("dropout", "ig", "paper"),
@@ -197,15 +211,15 @@ def test_attacks_the_defense_was_published_with_are_the_papers():
 
 
 def test_only_attacks_that_ask_for_masks_are_told_them():
-    made = resolve_stage(
+    resolved = resolve_stage(
         Stage(data="digits", defenses=("dropout",), attacks=("ig", "wiig", "dia")), seed=0
     )
     masks = (torch.ones(1, 3, dtype=torch.bool),)
     told = {
-        attack.name: made.knowledge(
-            made.defenses[0], attack, Attacker.PAPER, torch.tensor([1]), masks
+        attack.name: resolved.build_knowledge(
+            resolved.defenses[0], attack, Attacker.PAPER, torch.tensor([1]), masks
         ).masks
-        for attack in made.attacks
+        for attack in resolved.attacks
     }
     assert told["ig"] is None
     assert told["dia"] is None
@@ -215,4 +229,4 @@ def test_only_attacks_that_ask_for_masks_are_told_them():
 
 def test_an_attack_that_must_be_given_what_there_is_not_is_refused_alone():
     with pytest.raises(DoesNotFit, match="no masks to be given"):
-        attack_settings([resolve_stage(Stage(data="digits", attacks=("wiig",)), seed=0)])
+        settings_of(resolve_stage(Stage(data="digits", attacks=("wiig",)), seed=0))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from keyhole.auditing import Stage, audit
-from keyhole.auditing.attack_setting import attack_settings
+from keyhole.auditing.attack_setting import build_settings
 from keyhole.auditing.recording_defense import RecordingDefense
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.defenses import ClientSide, Csvar, NoDefense
@@ -18,14 +18,14 @@ from keyhole.seeds import generator
 Command = Callable[..., tuple[int, str, str]]
 
 
-def rows(stage: Stage) -> list[list[tuple[str, str]]]:
-    found = attack_settings([resolve_stage(stage, seed=0)])
-    return [[(row.attack.name, row.attacker.value) for row in setting.rows] for setting in found]
+def list_attackers(stage: Stage) -> list[list[tuple[str, str]]]:
+    found = build_settings(resolve_stage(stage, seed=0))
+    return [[(run.attack.name, run.attacker.value) for run in setting.runs] for setting in found]
 
 
 def test_who_attacks_images_that_travel() -> None:
     """Whatever reads images is tried by one who undoes the defense as well; nobody taps vanilla."""
-    none, csvar = rows(Stage(model="mlp", data="faces", defenses=("none", "csvar")))
+    none, csvar = list_attackers(Stage(model="mlp", data="faces", defenses=("none", "csvar")))
     assert none == [("linear", "naive"), ("labels", "naive")]
     assert csvar == [
         ("linear", "naive"),
@@ -37,7 +37,7 @@ def test_who_attacks_images_that_travel() -> None:
 
 
 def test_updates_are_inverted_though_images_can_be_seen_on_their_way() -> None:
-    (found,) = rows(Stage(model="lenet", data="faces", defenses=("csvar",)))
+    (found,) = list_attackers(Stage(model="lenet", data="faces", defenses=("csvar",)))
     assert ("ig", "naive") in found
     assert ("ig", "adaptive") in found
     assert ("intercept-undo", "adaptive") in found
@@ -48,21 +48,21 @@ def test_an_attack_on_the_line_is_refused_where_no_image_travels() -> None:
     stage = Stage(
         model="mlp", data="faces", defenses=("gaussian", "csvar"), attacks=("intercept", "linear")
     )
-    noisy, shuffled = attack_settings([resolve_stage(stage, seed=0)])
+    noisy, shuffled = build_settings(resolve_stage(stage, seed=0))
     assert [s.why for s in noisy.skipped] == ["under this defense no image leaves the client"]
     assert not shuffled.skipped
 
 
-def test_a_tap_notes_what_passes_and_changes_nothing() -> None:
+def test_a_recording_defense_keeps_the_images_and_changes_nothing() -> None:
     images = torch.rand(2, 1, 25, 25)
-    line = RecordingDefense(Csvar())
-    shown = line.on_images(images, ClientSide(generator(0)))
+    recording = RecordingDefense(Csvar())
+    shown = recording.on_images(images, ClientSide(generator(0)))
     assert torch.equal(shown, Csvar().on_images(images, ClientSide(generator(0))))
-    assert torch.equal(line.passed[0], shown)
+    assert torch.equal(recording.recorded[0], shown)
     shown.zero_()
-    assert line.passed[0].any()
-    assert line.spec == Csvar().spec
-    assert RecordingDefense(NoDefense()).passed == []
+    assert recording.recorded[0].any()
+    assert recording.spec == Csvar().spec
+    assert RecordingDefense(NoDefense()).recorded == []
 
 
 def test_noise_is_taken_off_and_more_versions_take_off_more() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from keyhole.auditing import Plan, Stage, audit, run_plan
-from keyhole.auditing.attack_setting import attack_settings
+from keyhole.auditing.attack_setting import build_settings
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.defenses import Mjp
 from keyhole.errors import BadUpdate
@@ -22,11 +22,11 @@ Command = Callable[..., tuple[int, str, str]]
 
 def test_each_defense_has_the_global_model_it_needs() -> None:
     stage = Stage(model="vit-small", data="digits", image_size=16, defenses=("none", "mjp"))
-    plain, puzzled = attack_settings([resolve_stage(stage, seed=0)])
+    plain, puzzled = build_settings(resolve_stage(stage, seed=0))
     assert not has_puzzle(plain.model)
     assert has_puzzle(puzzled.model)
-    assert [row.attack.name for row in plain.rows] == ["patch-lstsq", "labels"]
-    known = {(row.attack.name, row.attacker.value) for row in puzzled.rows}
+    assert [run.attack.name for run in plain.runs] == ["patch-lstsq", "labels"]
+    known = {(run.attack.name, run.attacker.value) for run in puzzled.runs}
     assert ("mjp-span", "adaptive") in known
     assert all(s.attack != "mjp-span" for s in plain.skipped)
 
@@ -102,7 +102,7 @@ def test_a_checkpoint_that_mjp_trained_is_audited_with_and_without_it(tmp_path: 
     stage = Stage(
         model="vit-small", data="digits", image_size=16, weights=path, defenses=("none", "mjp")
     )
-    plain, puzzled = attack_settings([resolve_stage(stage, seed=0)])
+    plain, puzzled = build_settings(resolve_stage(stage, seed=0))
     assert not has_puzzle(plain.model)
     assert torch.equal(
         plain.model.get_parameter("pos_embed"), puzzled.model.get_parameter("pos_embed")
@@ -115,7 +115,7 @@ def test_another_variants_checkpoint_is_refused(tmp_path: Path) -> None:
     path = weights_of(model, tmp_path / "weights.safetensors")
     stage = Stage(model="vit-small", data="digits", image_size=16, weights=path, defenses=("mjp",))
     with pytest.raises(BadUpdate, match="another model's weights"):
-        attack_settings([resolve_stage(stage, seed=0)])
+        build_settings(resolve_stage(stage, seed=0))
 
 
 def test_what_a_server_captured_under_mjp_is_read(tmp_path: Path) -> None:

@@ -87,9 +87,9 @@ def test_a_continued_run_does_not_repeat_what_is_done(tmp_path, monkeypatch):
     with pytest.raises(Killed):
         run_plan(PLAN, out=tmp_path, progress=KillAfter(17))
     trained = []
-    real = RUN.observe
+    real = RUN.observe_client
     monkeypatch.setattr(
-        RUN, "observe", lambda s, v, t: trained.append((str(s.defense), v)) or real(s, v, t)
+        RUN, "observe_client", lambda s, v: trained.append((str(s.defense), v)) or real(s, v)
     )
     run_plan(PLAN, out=tmp_path)
     assert all(defense.startswith("gaussian") for defense, _ in trained)

@@ -8,53 +8,53 @@ from keyhole.auditing.scoring import Judge
 
 
 @pytest.fixture(scope="module")
-def made():
+def resolved():
     return resolve_stage(Stage(data="faces", victims=3, batch_size=2), seed=0)
 
 
 @pytest.fixture(scope="module")
-def judge(made):
-    return Judge(made)
+def judge(resolved):
+    return Judge(resolved)
 
 
-def inputs(made, judge, victim):
-    return made.data.normalise(judge.truth(victim)).double()
+def inputs(resolved, judge, victim):
+    return resolved.data.normalise(judge.truth(victim)).double()
 
 
-def test_a_perfect_reconstruction_is_read_whatever_its_order(made, judge):
-    seen = judge.score(1, Reconstruction(images=inputs(made, judge, 1).flip(0)))
-    assert seen.scores["read"] == [1.0, 1.0]
-    assert min(seen.scores["psnr"]) > 120
-    assert torch.allclose(seen.images, judge.truth(1).double(), atol=1e-6)
+def test_a_perfect_reconstruction_is_read_whatever_its_order(resolved, judge):
+    scored = judge.score(1, Reconstruction(images=inputs(resolved, judge, 1).flip(0)))
+    assert scored.scores["read"] == [1.0, 1.0]
+    assert min(scored.scores["psnr"]) > 120
+    assert torch.allclose(scored.images, judge.truth(1).double(), atol=1e-6)
 
 
-def test_an_image_that_was_not_returned_is_scored_as_the_mean_colour(made, judge):
-    seen = judge.score(0, Reconstruction(images=inputs(made, judge, 0)[1:]))
-    assert seen.scores["read"] == [0.0, 1.0]
-    assert float(seen.images[0].std()) == pytest.approx(0, abs=1e-9)
+def test_an_image_that_was_not_returned_is_scored_as_the_mean_colour(resolved, judge):
+    scored = judge.score(0, Reconstruction(images=inputs(resolved, judge, 0)[1:]))
+    assert scored.scores["read"] == [0.0, 1.0]
+    assert float(scored.images[0].std()) == pytest.approx(0, abs=1e-9)
 
 
 def test_an_attack_that_found_nothing_reads_nothing(judge):
-    seen = judge.score(0, Reconstruction())
-    assert seen.scores["read"] == [0.0, 0.0]
+    scored = judge.score(0, Reconstruction())
+    assert scored.scores["read"] == [0.0, 0.0]
 
 
-def test_the_wrong_face_is_not_read_however_sharp(made, judge):
-    seen = judge.score(0, Reconstruction(images=inputs(made, judge, 2)))
-    assert seen.scores["read"] == [0.0, 0.0]
-    assert seen.scores["reid"] == [0.0, 0.0]
+def test_the_wrong_face_is_not_read_however_sharp(resolved, judge):
+    scored = judge.score(0, Reconstruction(images=inputs(resolved, judge, 2)))
+    assert scored.scores["read"] == [0.0, 0.0]
+    assert scored.scores["reid"] == [0.0, 0.0]
 
 
-def test_values_outside_the_range_are_clamped(made, judge):
-    loud = inputs(made, judge, 0) * 100
+def test_values_outside_the_range_are_clamped(resolved, judge):
+    loud = inputs(resolved, judge, 0) * 100
     images = judge.score(0, Reconstruction(images=loud)).images
     assert 0 <= float(images.min()) <= float(images.max()) <= 1
 
 
 @pytest.mark.parametrize(("guess", "share"), [([0, 0], 1.0), ([0, 1], 0.5), ([1, 1], 0.0)])
 def test_labels_are_compared_as_multisets(judge, guess, share):
-    seen = judge.score(0, Reconstruction(labels=torch.tensor(guess)))
-    assert seen.scores == {"labels": [share]}
+    scored = judge.score(0, Reconstruction(labels=torch.tensor(guess)))
+    assert scored.scores == {"labels": [share]}
 
 
 def test_equal_images_get_the_capped_psnr(judge):

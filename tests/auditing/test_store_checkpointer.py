@@ -75,11 +75,11 @@ def test_what_is_saved_is_a_copy(store: Store) -> None:
     assert found[0]["x"].tolist() == [0, 0]
 
 
-def test_a_scene_that_is_done_leaves_nothing_and_others_stay(store: Store) -> None:
+def test_a_setting_that_is_finished_leaves_nothing_and_others_stay(store: Store) -> None:
     for name in ("ab12-0-0", "ab12-2-1", "ab123-0-0"):
         store.state(name).write({"x": torch.zeros(1)}, {})
     store.add_chunk("ab12-0", {"rows": []}, {"x": torch.zeros(1)})
-    store.drop_begun("ab12")
+    store.remove_unfinished("ab12")
     assert [p.name for p in (store.root / "states").iterdir()] == ["ab123-0-0.safetensors"]
     assert not list((store.root / "chunks").iterdir())
 
@@ -135,7 +135,7 @@ def test_a_state_that_was_changed_is_refused_in_words(store: Store, what: str) -
     else:
         del header["digest"]
     save_file(tensors, path, header)
-    with pytest.raises(RunFolderError, match="remove it, and its attack begins anew"):
+    with pytest.raises(RunFolderError, match="remove it, and its attack starts again"):
         kept.load()
 
 
@@ -155,5 +155,5 @@ def test_a_chunk_that_was_changed_is_refused_in_words(store: Store, what: str) -
     else:
         del held["digest"]
     path.write_text(json.dumps(held))
-    with pytest.raises(RunFolderError, match="remove it, and its victims are attacked anew"):
+    with pytest.raises(RunFolderError, match="remove it, and its victims are attacked again"):
         store.chunk("ab12-0")

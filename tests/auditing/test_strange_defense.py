@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from keyhole.attacks import ATTACKS
 from keyhole.auditing import audit
-from keyhole.auditing.attack_setting import attackers, untried
 from keyhole.auditing.guard import choose_iterative
 from keyhole.auditing.plan import Stage
 from keyhole.auditing.resolve import resolve_stage
+from keyhole.auditing.stage_attacks import choose_attackers, find_adaptive_attacks
 from keyhole.data import load
 from keyhole.defenses import (
     ClientSide,
@@ -126,17 +126,18 @@ def test_a_strangers_noise_on_images_is_taken_off() -> None:
 
 
 def test_attacks_on_dropout_are_found_by_what_it_hides() -> None:
-    assert untried(Leaky()) == untried(Dropout()) == ["dia-read"]
+    for defense in (Leaky(), Dropout()):
+        assert [attack.name for attack in find_adaptive_attacks(defense)] == ["dia-read"]
     assert next(a.name for a in choose_iterative(Leaky(), load("digits").shape)) == "dia-read"
     both = [Attacker.NAIVE, Attacker.ADAPTIVE]
-    assert attackers(ATTACKS["dia"](), Leaky()) == both
-    assert attackers(ATTACKS["dia"](), Dropout()) == [Attacker.PAPER]
-    assert attackers(ATTACKS["dia-read"](), Leaky()) == [Attacker.ADAPTIVE]
+    assert choose_attackers(ATTACKS["dia"](), Leaky()) == both
+    assert choose_attackers(ATTACKS["dia"](), Dropout()) == [Attacker.PAPER]
+    assert choose_attackers(ATTACKS["dia-read"](), Leaky()) == [Attacker.ADAPTIVE]
 
 
 def test_an_attack_as_published_leaves_what_a_defense_declares_unused() -> None:
     """It differs from the naive one in name alone; one who knows the noise does better."""
-    assert attackers(ATTACKS["ig"](), Published()) == [Attacker.PAPER, Attacker.ADAPTIVE]
+    assert choose_attackers(ATTACKS["ig"](), Published()) == [Attacker.PAPER, Attacker.ADAPTIVE]
     attack = "ig(iterations=60)"
     found = decibels("lenet", "digits", Published(sigma=0.01), attack)
     naive = decibels("lenet", "digits", Gaussian(sigma=0.01), attack)
@@ -145,9 +146,10 @@ def test_an_attack_as_published_leaves_what_a_defense_declares_unused() -> None:
 
 
 def test_only_who_is_adaptive_may_use_what_is_declared() -> None:
-    made = resolve_stage(Stage(data="digits"), seed=0, defenses=[Fog()])
+    resolved = resolve_stage(Stage(data="digits"), seed=0, defenses=[Fog()])
     known = {
-        who: made.knowledge(Fog(), made.attacks[0], who, torch.tensor([1])) for who in Attacker
+        who: resolved.build_knowledge(Fog(), resolved.attacks[0], who, torch.tensor([1]))
+        for who in Attacker
     }
     assert {who: k.adaptive for who, k in known.items() if k.defense} == {
         Attacker.PAPER: False,

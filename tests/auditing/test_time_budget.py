@@ -37,11 +37,11 @@ def test_iterations_are_timed_from_the_first_look_to_the_last(
     now = iter([0.0, 1.0, 3.0, 5.0])
     monkeypatch.setattr(time_budget.time, "monotonic", lambda: next(now))
     checkpointer = TimedCheckpointer(10)
-    assert checkpointer.each == float("inf")
+    assert checkpointer.seconds_per_iteration == float("inf")
     checkpointer.watch(0, 6, "")
     checkpointer.watch(4, 6, "")
-    assert checkpointer.each == 0.5
-    assert checkpointer.left == 5
+    assert checkpointer.seconds_per_iteration == 0.5
+    assert checkpointer.seconds_left == 5
 
 
 @pytest.mark.parametrize(("seconds", "enough"), [(0.0, False), (60.0, True)])

@@ -18,8 +18,9 @@ from keyhole.attacks import Attack, Checkpointer, Reconstruction
 from keyhole.auditing import store_checkpointer
 from keyhole.auditing.accumulator import SettingAccumulator
 from keyhole.auditing.attack_setting import AttackSetting
+from keyhole.auditing.observed_client import ObservedClient
 from keyhole.auditing.resolve import ResolvedStage
-from keyhole.auditing.run import Client, RunContext
+from keyhole.auditing.run import RunContext
 from keyhole.auditing.scoring import Judge
 from keyhole.auditing.store import Store
 from keyhole.data import ImageSet, load
@@ -27,7 +28,7 @@ from keyhole.threat import Observation
 
 SECRETS = (
     ResolvedStage,
-    Client,
+    ObservedClient,
     RunContext,
     ImageSet,
     Judge,

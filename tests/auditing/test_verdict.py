@@ -6,7 +6,7 @@ import pytest
 from keyhole import audit
 from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
-from keyhole.auditing.verdict import verdicts
+from keyhole.auditing.verdict import judge_findings
 from keyhole.defenses import Defense
 from keyhole.metrics import summarise
 
@@ -49,7 +49,7 @@ def finding(
 
 
 def test_the_worst_attacker_wins():
-    (verdict,) = verdicts([finding([0, 0, 0, 0]), finding([0, 1, 1, 0], attacker="adaptive")])
+    (verdict,) = judge_findings([finding([0, 0, 0, 0]), finding([0, 1, 1, 0], attacker="adaptive")])
     assert verdict.status == "broken"
     assert verdict.by == "linear (adaptive)"
     assert verdict.words == "broken by linear (adaptive): 2 of 4 images read"
@@ -58,24 +58,24 @@ def test_the_worst_attacker_wins():
 
 
 def test_one_image_is_enough_to_break():
-    assert verdicts([finding([0] * 99 + [1])])[0].status == "broken"
+    assert judge_findings([finding([0] * 99 + [1])])[0].status == "broken"
 
 
 def test_nothing_is_ever_called_safe():
-    (verdict,) = verdicts([finding([0, 0])])
+    (verdict,) = judge_findings([finding([0, 0])])
     assert verdict.status == "not broken"
     assert verdict.by is None
     assert verdict.words == "not broken by the attacks tried: linear (naive)"
 
 
 def test_attacks_that_look_for_no_images_are_no_reason_for_not_broken():
-    (verdict,) = verdicts([finding([0, 0]), finding(None, attack="labels", labels=1.0)])
+    (verdict,) = judge_findings([finding([0, 0]), finding(None, attack="labels", labels=1.0)])
     assert verdict.words == "not broken by the attacks tried: linear (naive)"
     assert verdict.tried == ("linear (naive)", "labels (naive)")
 
 
 def test_a_reconstruction_that_still_points_to_its_original_is_told_of():
-    (verdict,) = verdicts([finding([0, 0], reid=1.0)])
+    (verdict,) = judge_findings([finding([0, 0], reid=1.0)])
     assert verdict.status == "not broken"
     assert verdict.words.endswith(
         "yet what linear (naive) saw points to the right image among 100 in 2 of 2 cases"
@@ -85,17 +85,17 @@ def test_a_reconstruction_that_still_points_to_its_original_is_told_of():
 def test_of_equals_the_one_who_needed_least_is_named():
     knows, naive = finding([1, 1], attacker="adaptive", ssim=1.0), finding([1, 1], ssim=0.8)
     malicious = finding([1, 1], attack="april", altered="block 0")
-    assert verdicts([malicious, knows, naive])[0].by == "linear (naive)"
+    assert judge_findings([malicious, knows, naive])[0].by == "linear (naive)"
 
 
 def test_a_malicious_server_is_named():
-    (verdict,) = verdicts([finding([1], attack="april", altered="block 0")])
+    (verdict,) = judge_findings([finding([1], attack="april", altered="block 0")])
     assert verdict.server == "malicious"
     assert "alters the model" in verdict.words
 
 
 def test_labels_alone_test_nothing():
-    (verdict,) = verdicts([finding(None, attack="labels", labels=1.0)])
+    (verdict,) = judge_findings([finding(None, attack="labels", labels=1.0)])
     assert (verdict.status, verdict.labels, verdict.read) == ("not tested", 1.0, None)
     assert verdict.words == (
         "not tested: only labels (naive) was run, which does not look for images; name one with "
@@ -105,21 +105,21 @@ def test_labels_alone_test_nothing():
 
 def test_what_was_not_tested_says_why_and_how_to_ask_for_it():
     why = "a client trained on 600 images: iterative attacks are tried only if named"
-    (verdict,) = verdicts([finding(None, attack="labels", labels=1.0, left_out=[why])])
+    (verdict,) = judge_findings([finding(None, attack="labels", labels=1.0, left_out=[why])])
     assert verdict.words.endswith(why)
     refused = Skipped("ig", "mlp", "gaussian(sigma=0.1)", "it does not fit", "faces")
-    (verdict,) = verdicts([finding(None, attack="labels", labels=1.0)], [refused])
+    (verdict,) = judge_findings([finding(None, attack="labels", labels=1.0)], [refused])
     assert "ig could not be used here" in verdict.words
 
 
 def test_labels_without_truth_test_nothing_either():
-    (verdict,) = verdicts([finding(None, attack="labels", scored=False)])
+    (verdict,) = judge_findings([finding(None, attack="labels", scored=False)])
     assert verdict.status == "not tested"
 
 
 def test_a_setting_in_which_every_attack_was_skipped_is_not_tested():
     refused = Skipped("linear", "lenet", "dropout(p=0.5)", "its first layer is a convolution", "x")
-    done, verdict = verdicts([finding([1])], [refused])
+    done, verdict = judge_findings([finding([1])], [refused])
     assert (done.status, verdict.status, verdict.model) == ("broken", "not tested", "lenet")
     assert verdict.defense["parameters"]["p"] == 0.5
     assert "first layer is a convolution" in verdict.words
@@ -127,23 +127,23 @@ def test_a_setting_in_which_every_attack_was_skipped_is_not_tested():
 
 def test_a_setting_with_findings_gets_no_second_verdict_by_what_was_skipped():
     refused = Skipped("ig", "mlp", "gaussian(sigma=0.1)", "why", "faces")
-    assert len(verdicts([finding([1])], [refused])) == 1
+    assert len(judge_findings([finding([1])], [refused])) == 1
 
 
 def test_of_an_older_folder_the_skipped_attacks_make_no_verdict():
     refused = Skipped("linear", "lenet", "none", "why")
-    assert [v.status for v in verdicts([finding([1])], [refused])] == ["broken"]
+    assert [v.status for v in judge_findings([finding([1])], [refused])] == ["broken"]
 
 
 def test_where_no_defense_was_in_place_not_broken_tells_of_the_attacks():
     none = {"name": "none", "parameters": {}}
-    (verdict,) = verdicts([finding([0, 0], defense=none)])
+    (verdict,) = judge_findings([finding([0, 0], defense=none)])
     assert verdict.status == "not broken"
     assert "no defense was in place, so this says that these attacks are weak" in verdict.words
-    (captured,) = verdicts([finding([0, 0], defense=none, captured="folder")])
+    (captured,) = judge_findings([finding([0, 0], defense=none, captured="folder")])
     assert "no defense is known of, so this says that these attacks are weak" in captured.words
-    assert "weak" not in verdicts([finding([0, 0])])[0].words
-    assert "weak" not in verdicts([finding([0, 1], defense=none)])[0].words
+    assert "weak" not in judge_findings([finding([0, 0])])[0].words
+    assert "weak" not in judge_findings([finding([0, 1], defense=none)])[0].words
 
 
 @dataclass(frozen=True)
@@ -169,5 +169,5 @@ def test_a_defense_of_ones_own_gets_one_verdict_although_an_attack_was_skipped(a
 
 def test_a_defense_of_ones_own_that_no_attack_met_goes_by_its_text():
     refused = Skipped("linear", "lenet", "own(strength=0.5)", "why", "faces")
-    (verdict,) = verdicts([], [refused])
+    (verdict,) = judge_findings([], [refused])
     assert (verdict.status, verdict.defense["name"]) == ("not tested", "own(strength=0.5)")

@@ -86,7 +86,7 @@ def test_a_client_that_trains_can_be_interrupted(
     keyhole: Keyhole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        press_after(patched, "keyhole.auditing.run", "observe", calls=1)
+        press_after(patched, "keyhole.auditing.run", "observe_client", calls=1)
         interrupted(keyhole, *AUDIT, *SHORT)
     assert keyhole(*AUDIT, *SHORT)[0] == 0
 
@@ -135,7 +135,7 @@ def test_what_cannot_be_continued_does_not_say_so(
 
 
 def test_with_json_an_object_says_so(keyhole: Keyhole, monkeypatch: pytest.MonkeyPatch) -> None:
-    press_after(monkeypatch, "keyhole.auditing.run", "observe", calls=1)
+    press_after(monkeypatch, "keyhole.auditing.run", "observe_client", calls=1)
     code, out, _ = keyhole(*AUDIT, *SHORT, "--json")
     assert (code, json.loads(out)) == (130, {"error": SAYS.removeprefix("keyhole: ")})
 

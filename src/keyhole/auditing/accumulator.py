@@ -1,4 +1,4 @@
-"""What has been measured so far of one setting; it can be written down and taken up again."""
+"""What has been measured so far in one setting; a killed run continues from it."""
 
 from __future__ import annotations
 
@@ -11,21 +11,19 @@ import torch
 from torch import Tensor
 
 from keyhole.attacks import Reconstruction
-from keyhole.auditing.scoring import Seen
-from keyhole.auditing.store import to_bytes
+from keyhole.auditing.pictures import to_bytes
+from keyhole.auditing.scoring import ScoredReconstruction
 from keyhole.defenses import Telemetry
 
-KEPT = 8
-"""Victims whose first image is kept as a picture."""
-
-
-POINTS = 60
+SHOWN_VICTIMS = 8
+"""Victims of whom the first image, and the loss curve, are kept."""
+CURVE_POINTS = 60
 """Points of a loss curve that are kept, at most."""
 
 
-def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+def thin_curve(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
     """A curve of few points, the last among them."""
-    every = -(-len(curve) // POINTS)
+    every = -(-len(curve) // CURVE_POINTS)
     return [*curve[:-1:every], curve[-1]]
 
 
@@ -40,57 +38,89 @@ class RunAccumulator:
     loss_curves: list[list[tuple[int, float]]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, seen: Seen, found: Reconstruction, seconds: float) -> None:
-        for name, values in seen.scores.items():
-            self.scores.setdefault(name, []).extend(values)
-        if found.confidence is not None:
-            self.confidence.extend(float(c) for c in found.confidence)
-        for name, value in found.diagnostics.items():
-            self.diagnostics.setdefault(name, []).append(float(value))
-        self.seconds += seconds
-        if found.loss_curve and len(self.loss_curves) < KEPT:
-            self.loss_curves.append(thinned(found.loss_curve))
-        self._note(found.notes)
+    def add(
+        self, scored: ScoredReconstruction, reconstruction: Reconstruction, seconds: float
+    ) -> None:
+        """Adds what the attacker found of one victim, in ``seconds``."""
+        confidence, curve = reconstruction.confidence, reconstruction.loss_curve
+        self.extend(
+            RunAccumulator(
+                scores=scored.scores,
+                confidence=[] if confidence is None else [float(c) for c in confidence],
+                diagnostics={k: [float(v)] for k, v in reconstruction.diagnostics.items()},
+                seconds=seconds,
+                loss_curves=[thin_curve(curve)] if curve else [],
+                notes=list(reconstruction.notes),
+            )
+        )
 
     def extend(self, other: RunAccumulator) -> None:
+        """Adds what the attacker found of further victims."""
         for name, values in other.scores.items():
             self.scores.setdefault(name, []).extend(values)
         self.confidence.extend(other.confidence)
         for name, values in other.diagnostics.items():
             self.diagnostics.setdefault(name, []).extend(values)
         self.seconds += other.seconds
-        self.loss_curves.extend(other.loss_curves[: KEPT - len(self.loss_curves)])
-        self._note(other.notes)
-
-    def _note(self, notes: Sequence[str]) -> None:
-        self.notes.extend(note for note in notes if note not in self.notes)
+        self.loss_curves.extend(other.loss_curves[: SHOWN_VICTIMS - len(self.loss_curves)])
+        self.notes = list(dict.fromkeys([*self.notes, *other.notes]))
 
 
 @dataclass
 class SettingAccumulator:
-    """All rows of one setting, what the defense reported, and the pictures kept."""
+    """All attackers of one setting, what the defense reported, and the pictures to keep."""
 
-    rows: list[RunAccumulator]
+    runs: list[RunAccumulator]
     telemetry: list[Telemetry] = field(default_factory=list)
     client_seconds: float = 0.0
     pictures: dict[str, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def empty(cls, rows: int) -> SettingAccumulator:
-        return cls([RunAccumulator() for _ in range(rows)])
+    def empty(cls, runs: int) -> SettingAccumulator:
+        return cls([RunAccumulator() for _ in range(runs)])
 
-    def keep(self, victim: int, row: int, truth: Tensor | None, seen: Seen) -> None:
+    def add_pictures(
+        self, victim: int, run: int, truth: Tensor | None, scored: ScoredReconstruction
+    ) -> None:
         """Keeps the first image of an early victim's batch, and what was seen of it."""
-        if victim < KEPT and seen.images is not None and len(seen.images):
-            if truth is not None:
-                self.pictures[f"truth.{victim:04d}"] = to_bytes(truth[0]).cpu()
-            self.pictures[f"seen.{row}.{victim:04d}"] = to_bytes(seen.images[0]).cpu()
-            if seen.film is not None:
-                self.pictures[f"film.{row}.{victim:04d}"] = to_bytes(seen.film).cpu()
-                self.pictures[f"film.{row}.{victim:04d}.at"] = torch.tensor(seen.film_at)
+        if victim >= SHOWN_VICTIMS or scored.images is None or not len(scored.images):
+            return
+        if truth is not None:
+            self.pictures[f"truth.{victim:04d}"] = to_bytes(truth[0])
+        self.pictures[f"seen.{run}.{victim:04d}"] = to_bytes(scored.images[0])
+        if scored.film is not None:
+            self.pictures[f"film.{run}.{victim:04d}"] = to_bytes(scored.film)
+            self.pictures[f"film.{run}.{victim:04d}.at"] = torch.tensor(scored.film_at)
+
+    def stack_pictures(self, run: int) -> dict[str, Tensor]:
+        """The pictures of one attacker, uint8 ``[n, C, H, W]``: ``seen``, and ``truth`` if known.
+
+        Of iterative attacks also ``film.i``, victim i's frames, and ``film.i.at``, their
+        iterations. Of defenses on updates ``heat``, overlays of heat maps, and ``plain``, the
+        images below them.
+        """
+        kinds = {"heat": "heat.", "plain": "plain.", "seen": f"seen.{run}."}
+        names = {
+            kind: sorted(name for name in self.pictures if name.startswith(prefix))
+            for kind, prefix in kinds.items()
+        }
+        victims = [name.removeprefix(kinds["seen"]) for name in names["seen"]]
+        names["truth"] = [f"truth.{v}" for v in victims if f"truth.{v}" in self.pictures]
+        found = {
+            kind: torch.stack([self.pictures[name] for name in each])
+            for kind, each in names.items()
+            if each
+        }
+        for number, victim in enumerate(victims):
+            for part in ("", ".at"):
+                film = self.pictures.get(f"film.{run}.{victim}{part}")
+                if film is not None:
+                    found[f"film.{number}{part}"] = film
+        return found
 
     def extend(self, other: SettingAccumulator) -> None:
-        for mine, others in zip(self.rows, other.rows, strict=True):
+        """Adds what was measured of further victims."""
+        for mine, others in zip(self.runs, other.runs, strict=True):
             mine.extend(others)
         self.telemetry.extend(other.telemetry)
         self.client_seconds += other.client_seconds
@@ -98,15 +128,15 @@ class SettingAccumulator:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "rows": [asdict(row) for row in self.rows],
+            "rows": [asdict(run) for run in self.runs],
             "telemetry": self.telemetry,
             "client_seconds": self.client_seconds,
         }
 
     @classmethod
     def from_json(cls, values: dict[str, Any], pictures: dict[str, Tensor]) -> SettingAccumulator:
-        rows = [RunAccumulator(**row) for row in values["rows"]]
-        return cls(rows, values["telemetry"], values["client_seconds"], pictures)
+        runs = [RunAccumulator(**row) for row in values["rows"]]
+        return cls(runs, values["telemetry"], values["client_seconds"], pictures)
 
     def mean_telemetry(self) -> Telemetry:
         """Numbers averaged over clients; words as the first client reported them."""

@@ -1,28 +1,32 @@
-"""A plan unrolled: which clients play under which defense, and who attacks them."""
+"""A plan unrolled: which clients train under which defense, and who attacks them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from keyhole.attacks import ITERATIVE, Attack, Gifd
+from keyhole.attacks import Attack, Gifd
 from keyhole.attacks.generative.prior import public_half
-from keyhole.auditing.resolve import ResolvedStage, fallbacks
-from keyhole.defenses import Capability, Defense
+from keyhole.auditing.resolve import ResolvedStage
+from keyhole.auditing.stage_attacks import (
+    choose_attackers,
+    choose_fallback_attacks,
+    find_adaptive_attacks,
+)
+from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
 from keyhole.parameters import recordable
-from keyhole.plugins import address_of
-from keyhole.registry import part_name, spell
+from keyhole.registry import spell
 from keyhole.threat import Attacker, Knowledge, Server
 from keyhole.update import Update
 
 
 @dataclass(frozen=True)
 class AttackRun:
-    """One attacker in a setting: what will become one finding."""
+    """One attacker in a setting, who gives one finding."""
 
     attack: Attack
     attacker: Attacker
@@ -30,206 +34,209 @@ class AttackRun:
 
 @dataclass(frozen=True)
 class Skipped:
-    """An attack that could not be tried, and why."""
+    """An attack that could not be tried, and why.
+
+    Args:
+        attack: The attack, with the parameters that are not its defaults.
+        model: The model's name.
+        defense: The defense, with its parameters.
+        why: The reason, in words.
+        data: What reports call the images; empty in older run folders.
+    """
 
     attack: str
     model: str
     defense: str
     why: str
     data: str = ""
-    """What the images are called in the report."""
 
 
 @dataclass(frozen=True)
 class AttackSetting:
-    """Clients under one defense, training one model, seen by one server, before its attackers."""
+    """Clients who train one model under one defense, and the attackers behind one server.
+
+    Args:
+        resolved: The stage that the setting belongs to.
+        defense: The clients' defense.
+        model: The global model under that defense.
+        server: None if no attack applies, and for captured clients before :meth:`with_server`.
+        runs: The attackers.
+        skipped: Attacks that do not apply, and why.
+        captured: Functions that read what a real server saw of each client; None: clients train.
+        load_server: Puts a captured round's weights into ``model``; None: they are there.
+        notes: What a reader of the findings should know.
+        left_out: Attacks that are tried only by request: why, and how to ask for them.
+    """
 
     resolved: ResolvedStage
     defense: Defense
     model: nn.Module
     server: Server | None
-    """None where every attack was refused, and until a captured setting is opened."""
-    rows: tuple[AttackRun, ...]
-    skipped: tuple[Skipped, ...] = field(default=())
+    runs: tuple[AttackRun, ...]
+    skipped: tuple[Skipped, ...] = ()
     captured: tuple[Callable[[], Update], ...] | None = None
-    """Read what a real server saw of each client; None: the clients train here."""
-    reopen: Callable[[], Server] | None = None
-    """Puts a captured round's weights into ``model``; None: they are there."""
+    load_server: Callable[[], Server] | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    """Attacks that are tried only by request: why, and how to ask for them."""
 
-    def opened(self) -> AttackSetting:
-        """The setting with its weights in place, which captured ones of a stage share."""
-        return self if self.reopen is None else replace(self, server=self.reopen())
+    def with_server(self) -> AttackSetting:
+        """The setting with its weights loaded; captured settings of a stage share one model."""
+        return self if self.load_server is None else replace(self, server=self.load_server())
 
-    def knowledge(
+    def build_knowledge(
         self,
-        row: AttackRun,
-        labels: torch.Tensor,
-        masks: tuple[torch.Tensor, ...] = (),
-        passed: Sequence[torch.Tensor] = (),
+        run: AttackRun,
+        labels: Tensor,
+        masks: Sequence[Tensor] = (),
+        intercepted: Sequence[Tensor] = (),
     ) -> Knowledge:
-        """What the attacker of ``row`` is told of a client with these labels, masks and images."""
-        return self.resolved.knowledge(
-            self.defense, row.attack, row.attacker, labels, masks, passed
+        """What the attacker of ``run`` knows about a client with these labels, masks and images."""
+        return self.resolved.build_knowledge(
+            self.defense, run.attack, run.attacker, labels, masks, intercepted
         )
 
 
-def attack_settings(resolved: Sequence[ResolvedStage]) -> list[AttackSetting]:
-    """Every setting of the stages, in order; raises for what does not fit before anything runs."""
-    found = [setting for made in resolved for setting in settings_of(made)]
-    refuse_useless(found)
-    return found
-
-
-def refuse_useless(settings: Sequence[AttackSetting]) -> None:
-    """Raises with the reasons where no attack applies in any of them."""
-    if any(setting.rows for setting in settings):
+def check_any_applies(settings: Sequence[AttackSetting]) -> None:
+    """Raises with the reasons if no attack applies in any of the settings."""
+    skipped = [s for setting in settings for s in setting.skipped]
+    if not skipped or any(setting.runs for setting in settings):
         return
-    refused = [s for setting in settings for s in setting.skipped]
-    if not refused:
-        return
-    first, reasons = refused[0], {s.attack: s.why for s in reversed(refused)}
+    first, reasons = skipped[0], {s.attack: s.why for s in reversed(skipped)}
     if len(reasons) == 1:
         raise DoesNotFit(f"attack {first.attack!r} does not apply to {first.model!r}: {first.why}")
     listed = "; ".join(f"{name}: {reasons[name]}" for name in reversed(reasons))
     raise DoesNotFit(f"none of the attacks applies to {first.model!r}: {listed}")
 
 
-def settings_of(made: ResolvedStage) -> list[AttackSetting]:
+def build_settings(resolved: ResolvedStage) -> list[AttackSetting]:
     """The settings of one stage: attacks that alter the model get a server of their own."""
-    found = []
-    for defense in made.defenses:
-        defense.validate(made.model)
-        found += _defended(made, defense, made.prepare_model(defense))
-    return found
+    settings = []
+    for defense in resolved.defenses:
+        defense.validate(resolved.model)
+        settings += _build_defended_settings(resolved, defense, resolved.prepare_model(defense))
+    return settings
 
 
-def _defended(made: ResolvedStage, defense: Defense, model: nn.Module) -> list[AttackSetting]:
+def _build_defended_settings(
+    resolved: ResolvedStage, defense: Defense, model: nn.Module
+) -> list[AttackSetting]:
     """The settings of one defense, whose global model is ``model``."""
-    honest = [a for a in made.attacks if a.altered_model is None]
-    found = [setting_of(made, defense, honest, model, Server(model))] if honest else []
-    refused: list[Skipped] = []
-    for attack in made.attacks:
+    honest = [attack for attack in resolved.attacks if attack.altered_model is None]
+    settings = [build_setting(resolved, defense, honest, model)] if honest else []
+    skipped: list[Skipped] = []
+    for attack in resolved.attacks:
         if attack.altered_model is None:
             continue
         try:
-            altered = attack.alter(model)
-            found.append(setting_of(made, defense, [attack], altered, Server(altered)))
+            settings.append(build_setting(resolved, defense, [attack], attack.alter(model)))
         except DoesNotFit as error:
-            refused.append(skip(attack.label, made, defense, str(error)))
-    if refused:
-        found.append(AttackSetting(made, defense, model, None, (), tuple(refused)))
-    return found
+            skipped.append(build_skipped(attack.label, resolved, defense, str(error)))
+    if skipped:
+        settings.append(AttackSetting(resolved, defense, model, None, (), tuple(skipped)))
+    return settings
 
 
-def skip(attack: str, made: ResolvedStage, defense: Defense, why: str) -> Skipped:
-    defended = spell(defense.spec.name, recordable(defense.spec.parameters))
-    return Skipped(attack, made.stage.model, defended, why, made.label or made.stage.data)
-
-
-def untried(defense: Defense) -> list[str]:
-    """Iterative attacks on this very defense, which `auto` leaves out where a closed form reads."""
-    return [a.name for a in ITERATIVE if a.only_adaptive and a().knows(defense)]
-
-
-def concerns(attack: Attack, made: ResolvedStage, defense: Defense) -> bool:
-    """Whether it is worth a word that an attack does not apply to this defense."""
-    if made.chosen:
-        return True
-    elsewhere = attack.only_adaptive and not attack.knows(defense)
-    return not elsewhere and (attack.reads_update or defense.images_travel)
-
-
-def setting_of(
-    made: ResolvedStage,
-    defense: Defense,
-    attacks: Sequence[Attack],
-    model: nn.Module,
-    server: Server,
+def build_setting(
+    resolved: ResolvedStage, defense: Defense, attacks: Sequence[Attack], model: nn.Module
 ) -> AttackSetting:
-    attacks = [attack for attack in attacks if concerns(attack, made, defense)]
-    rows, skipped = _rows(made, defense, attacks, server)
-    if not made.chosen and not any(r.attack.reads_images and r.attack.reads_update for r in rows):
-        more, refused = _rows(made, defense, fallbacks(defense, made), server)
-        rows, skipped = [*rows, *more], [*skipped, *refused]
-    elif not made.chosen:
-        skipped += [
-            skip(name, made, defense, "it takes minutes: name it with --attack")
-            for name in untried(defense)
-        ]
-    notes = (*made.notes, *defense.caveats(model), *seen_by_prior(made, [r.attack for r in rows]))
-    return AttackSetting(made, defense, model, server, tuple(rows), tuple(skipped), notes=notes)
+    """The setting of these attacks; for `auto`, more of them if they do not read images."""
+    server = Server(model)
+    attacks = [attack for attack in attacks if is_relevant(attack, resolved, defense)]
+    runs, skipped = _build_runs(resolved, defense, attacks, server)
+    if not resolved.attacks_named:
+        if any(run.attack.reads_images and run.attack.reads_update for run in runs):
+            skipped += [
+                build_skipped(a.name, resolved, defense, "it takes minutes: name it with --attack")
+                for a in find_adaptive_attacks(defense)
+            ]
+        else:
+            fallbacks = choose_fallback_attacks(defense, resolved.data.shape)
+            more, refused = _build_runs(
+                resolved, defense, [resolved.configure(attack) for attack in fallbacks], server
+            )
+            runs, skipped = [*runs, *more], [*skipped, *refused]
+    notes = (*resolved.notes, *defense.caveats(model), *note_prior_overlap(resolved, runs))
+    return AttackSetting(resolved, defense, model, server, tuple(runs), tuple(skipped), notes=notes)
 
 
-def seen_by_prior(made: ResolvedStage, attacks: Sequence[Attack]) -> list[str]:
-    """A line where the generator that comes with GIFD was trained on some of the victims."""
-    if made.data.name != "cifar10" or not any(
-        isinstance(a, Gifd) and a.generator is None for a in attacks
-    ):
+def build_skipped(attack: str, resolved: ResolvedStage, defense: Defense, why: str) -> Skipped:
+    defended = spell(defense.spec.name, recordable(defense.spec.parameters))
+    data = resolved.label or resolved.stage.data
+    return Skipped(attack, resolved.stage.model, defended, why, data)
+
+
+def is_relevant(attack: Attack, resolved: ResolvedStage, defense: Defense) -> bool:
+    """Whether a report should mention an attack that does not apply to this defense."""
+    if resolved.attacks_named:
+        return True
+    for_others = attack.only_adaptive and not attack.knows(defense)
+    return not for_others and (attack.reads_update or defense.images_travel)
+
+
+def note_prior_overlap(resolved: ResolvedStage, runs: Sequence[AttackRun]) -> list[str]:
+    """A line if the generator that comes with GIFD was trained on some of the victims."""
+    shipped = any(isinstance(r.attack, Gifd) and r.attack.generator is None for r in runs)
+    if resolved.data.name != "cifar10" or not shipped:
         return []
-    public = set(public_half(made.data))
-    victims = [image for batch in made.victims for image in batch]
-    seen = sum(image in public for image in victims)
-    if not seen:
+    public = set(public_half(resolved.data))
+    victims = [image for batch in resolved.victims for image in batch]
+    count = sum(image in public for image in victims)
+    if not count:
         return []
-    return [f"gifd's generator was trained on {seen} of the {len(victims)} images attacked"]
+    return [f"gifd's generator was trained on {count} of the {len(victims)} images attacked"]
 
 
-def _rows(
-    made: ResolvedStage, defense: Defense, attacks: Sequence[Attack], server: Server
+def _build_runs(
+    resolved: ResolvedStage, defense: Defense, attacks: Sequence[Attack], server: Server
 ) -> tuple[list[AttackRun], list[Skipped]]:
-    rows: list[AttackRun] = []
+    runs: list[AttackRun] = []
     skipped: list[Skipped] = []
     for attack in attacks:
-        reasons = why_not(attack, server, made, defense)
+        reasons = find_incompatibilities(attack, server, resolved, defense)
         if reasons:
-            skipped.append(skip(attack.label, made, defense, "; ".join(reasons)))
+            skipped.append(build_skipped(attack.label, resolved, defense, "; ".join(reasons)))
         else:
-            rows += [AttackRun(attack, attacker) for attacker in attackers(attack, defense)]
-    return rows, skipped
+            runs += [AttackRun(attack, who) for who in choose_attackers(attack, defense)]
+    return runs, skipped
 
 
-def why_not(attack: Attack, server: Server, made: ResolvedStage, defense: Defense) -> list[str]:
-    """Whether the attack applies, asked before any client trains: by an update of zeros."""
-    named = server.sent.named_parameters()
+def find_incompatibilities(
+    attack: Attack, server: Server, resolved: ResolvedStage, defense: Defense
+) -> list[str]:
+    """Why an attack does not apply, found with an update of zeros before any client trains."""
+    stage = resolved.stage
+    missing = _find_unavailable(attack, resolved, defense)
+    if missing is not None:
+        return [missing]
     zeros = {
-        name: torch.zeros_like(p)
-        for name, p in named
-        if made.reported is None or name in made.reported
+        name: torch.zeros_like(parameter)
+        for name, parameter in server.sent.named_parameters()
+        if resolved.reported is None or name in resolved.reported
     }
-    update = Update(zeros, made.stage.steps, made.stage.lr or 1.0, made.stage.batch_size)
-    if made.stage.captured is not None and "masks" in attack.given:
-        return ["nobody knows the dropout masks of a captured client"]
-    if "intercepted" in attack.given and not defense.images_travel:
-        return ["under this defense no image leaves the client"]
-    if "intercepted" in attack.given and made.stage.captured is not None:
-        return ["a captured folder holds updates, no images on their way"]
-    if not made.scored and "labels" in attack.given:
-        return ["nobody knows the labels of this client's images"]
-    labels = torch.zeros(made.stage.batch_size, dtype=torch.long)
-    blank = torch.zeros(1, *made.data.shape).expand(made.stage.batch_size, -1, -1, -1)
-    kind = attackers(attack, defense)[0]
-    knowledge = made.knowledge(defense, attack, kind, labels, passed=(blank,))
-    seen = server.receive(update, knowledge)
-    reasons = attack.incompatibilities(seen)
-    absent = [] if reasons else sorted(attack.reads(seen) - set(zeros))
+    blank = torch.zeros(1, *resolved.data.shape).expand(stage.batch_size, -1, -1, -1)
+    knowledge = resolved.build_knowledge(
+        defense,
+        attack,
+        choose_attackers(attack, defense)[0],
+        torch.zeros(stage.batch_size, dtype=torch.long),
+        intercepted=(blank,),
+    )
+    update = Update(zeros, stage.steps, stage.lr or 1.0, stage.batch_size)
+    observation = server.receive(update, knowledge)
+    reasons = attack.incompatibilities(observation)
+    absent = [] if reasons else sorted(attack.reads(observation) - set(zeros))
     return reasons + [f"it reads {name!r}, which clients do not report" for name in absent[:1]]
 
 
-def attackers(attack: Attack, defense: Defense) -> list[Attacker]:
-    """Who uses this attack against this defense.
-
-    One who attacks as a paper did knows how clients train, dropout included, and nothing else that
-    a defense declares.
-    """
-    usable = attack.matching_capabilities(defense)
-    if usable and attack.only_adaptive:
-        return [Attacker.ADAPTIVE]
-    names = {part_name(attack), address_of(type(attack))}
-    if names & set(defense.paper_attacks):
-        first, more = Attacker.PAPER, usable - {Capability.HIDDEN_MASKS}
-    else:
-        first, more = Attacker.NAIVE, usable
-    return [first, Attacker.ADAPTIVE] if more else [first]
+def _find_unavailable(attack: Attack, resolved: ResolvedStage, defense: Defense) -> str | None:
+    """What the attack must be given that nobody has here; None: it can be given everything."""
+    captured = resolved.stage.captured is not None
+    if captured and "masks" in attack.given:
+        return "nobody knows the dropout masks of a captured client"
+    if "intercepted" in attack.given and not defense.images_travel:
+        return "under this defense no image leaves the client"
+    if captured and "intercepted" in attack.given:
+        return "a captured folder holds updates, no images on their way"
+    if not resolved.scored and "labels" in attack.given:
+        return "nobody knows the labels of this client's images"
+    return None

@@ -1,4 +1,4 @@
-"""What has been seen so far of one client's images, by which attack, and by which not."""
+"""The best that attacks have seen so far of one client's images."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch import Tensor
 
 from keyhole import metrics
 from keyhole.auditing.scoring import to_pixels
-from keyhole.auditing.self_check import NotTried, SelfCheck, describe
+from keyhole.auditing.self_check import NotTried, SelfCheck, describe_outcome
 from keyhole.data import ImageSet, Normalisation
 
 
 class BestReading:
     """Scores what attacks find of ``images`` in [0, 1], and keeps the best of it.
 
-    An image is read where its SSIM reaches ``threshold`` and is more than grey would get.
+    An image is read if its SSIM reaches ``threshold`` and exceeds that of a plain grey image.
     """
 
     def __init__(self, images: Tensor, data: ImageSet, threshold: float) -> None:
@@ -33,15 +33,15 @@ class BestReading:
         self,
         name: str,
         found: Tensor | None,
-        by: Normalisation | None = None,
+        normalisation: Normalisation | None = None,
         *,
         enough: bool = True,
     ) -> bool:
-        """Scores what an attack found; one that had too little time counts only if it read.
+        """Scores what an attack found, and returns whether it counts as tried.
 
-        Returns whether it counts.
+        An attack that had not ``enough`` time counts only if it read an image.
         """
-        scores = self.score(found, by)
+        scores = self.score(found, normalisation)
         if not enough and not any(self.are_read(scores)):
             return False
         self.tried.append(name)
@@ -49,12 +49,17 @@ class BestReading:
             self.attack, self.ssim = name, scores
         return True
 
-    def score(self, found: Tensor | None, by: Normalisation | None = None) -> list[float]:
-        """The SSIM of each of the client's images, an image not found being grey; [] of nothing."""
+    def score(
+        self, found: Tensor | None, normalisation: Normalisation | None = None
+    ) -> list[float]:
+        """The SSIM of each of the client's images, with grey for one that was not found.
+
+        [] if nothing was found.
+        """
         if found is None or not len(found):
             return []
         pixels = torch.cat(
-            [to_pixels(found.cpu(), self.data, by), paint_mean_colour(self.images)[:1]]
+            [to_pixels(found.cpu(), self.data, normalisation), paint_mean_colour(self.images)[:1]]
         )
         chosen = metrics.assign_reconstructions(pixels[:-1], self.images)
         scores: list[float] = metrics.ssim(pixels[chosen], self.images, data_range=1.0).tolist()
@@ -75,7 +80,7 @@ class BestReading:
     def leaks(self) -> bool:
         return any(self.are_read(self.ssim))
 
-    def conclude(self) -> SelfCheck:
+    def to_self_check(self) -> SelfCheck:
         read = self.are_read(self.ssim)
         return SelfCheck(
             leaks=any(read) if self.tried else None,
@@ -83,11 +88,11 @@ class BestReading:
             ssim=tuple(round(s, 4) for s in self.ssim),
             threshold=self.threshold,
             tried=tuple(self.tried),
-            words=describe(self.attack, read, self.tried, self.not_tried),
+            words=describe_outcome(self.attack, read, self.tried, self.not_tried),
             not_tried=tuple(self.not_tried),
         )
 
 
 def paint_mean_colour(images: Tensor) -> Tensor:
-    """What shows nothing: each image's place filled with the mean colour of all."""
+    """Images of one colour, the mean of all: they show nothing."""
     return images.mean((0, 2, 3), keepdim=True).expand_as(images)

@@ -12,7 +12,7 @@ from torch import nn
 
 from keyhole.atomic import digest_of, read_json
 from keyhole.attacks import Attack
-from keyhole.auditing.attack_setting import AttackSetting, setting_of
+from keyhole.auditing.attack_setting import AttackSetting, build_setting
 from keyhole.auditing.captured_clients import (
     CapturedClient,
     alike,
@@ -28,14 +28,11 @@ from keyhole.auditing.plan import Stage
 from keyhole.auditing.resolve import (
     PUBLIC,
     ResolvedStage,
-    about_norms,
-    attacks_of,
-    fingerprint,
-    in_all_orders,
+    compute_fingerprint,
+    describe_batch_norms,
     resolve_metrics,
-    tuned,
-    untold,
 )
+from keyhole.auditing.stage_attacks import choose_attacks, configure_attack
 from keyhole.data import ImageSet, load, parse_size
 from keyhole.defenses import Defense
 from keyhole.errors import BadValue, KeyholeError, RunFolderError
@@ -232,32 +229,32 @@ def _setting(
             "checkpoint_epoch": seen.number - 1,
         }
     )
-    made = ResolvedStage(
+    resolved = ResolvedStage(
         stage=own,
         model=model,
         data=data,
         defenses=(defense,),
         attacks=tuple(attacks),
-        chosen=stage.attacks != ("auto",) or recipe.examples > MANY,
+        attacks_named=stage.attacks != ("auto",) or recipe.examples > MANY,
         victims=victims,
         public=tuple([i for i in order if i not in private][:PUBLIC]),
         seed=seed,
-        fingerprint=fingerprint(model, data, victims, [client.digest for client in group]),
+        fingerprint=compute_fingerprint(model, data, victims, [client.digest for client in group]),
         metrics=resolve_metrics(stage.metrics, data),
         reported=group[0].reported,
         label=label,
         scored=scored,
         orders=recipe.orders,
-        notes=(*said, *about_norms(model, recipe.mode, said=True)),
+        notes=(*said, *describe_batch_norms(model, recipe.mode, mode_given=True)),
         assumed_normalisation=stage.mean is None,
         clients_did=recipe.clients_did,
     )
-    setting = setting_of(made, defense, attacks, model, Server(model))
+    setting = build_setting(resolved, defense, attacks, model)
     notes = (*setting.notes, *recipe.notes, *left_out)
     return dataclasses.replace(
         setting,
         server=None,
-        reopen=partial(models.server, seen, digest_of(model.state_dict())),
+        load_server=partial(models.server, seen, digest_of(model.state_dict())),
         captured=tuple(client.read for client in group),
         notes=notes,
         left_out=tuple(left_out),
@@ -287,5 +284,8 @@ def attacks_for(
             f"a client trained on {recipe.examples} images: iterative attacks are tried only if "
             "named with --attack"
         )
-    found = [untold(tuned(attack, stage), scored) for attack in attacks_of(stage)]
-    return [in_all_orders(attack, recipe.orders) for attack in found], left_out
+    attacks = [
+        configure_attack(attack, stage, labels_known=scored, orders=recipe.orders)
+        for attack in choose_attacks(stage)
+    ]
+    return attacks, left_out

@@ -1,14 +1,13 @@
-"""What becomes of a network's explanations when clients defend their updates: heat maps."""
+"""Heat maps that show what a defense on updates does to the explanations of a network."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
 from keyhole.auditing.attack_setting import AttackSetting
-from keyhole.auditing.store import to_bytes
+from keyhole.auditing.pictures import to_bytes
 from keyhole.defenses import Defense, NoDefense
 from keyhole.errors import DoesNotFit
 from keyhole.metrics.heatmaps import overlay
@@ -20,18 +19,18 @@ SHOWN = 3
 """Clients whose first image is explained by the model that they upload."""
 
 
-def explained(
+def draw_heat_maps(
     setting: AttackSetting, victims: range, updates: Sequence[Update]
 ) -> dict[str, Tensor]:
     """Overlays ``heat.VICTIM`` and images ``plain.VICTIM`` of early victims, uint8 ``[C, H, W]``.
 
-    Each is by Grad-CAM of the model as the client uploads it. Empty where clients share gradients,
-    where the defense is not on updates, and for networks without convolutions.
+    They show Grad-CAM of the model as the client uploads it. Empty if clients share gradients, if
+    the defense does not change updates, and for networks without convolutions.
     """
-    if not applies(setting):
+    if not can_explain(setting):
         return {}
     data, like = setting.resolved.data, next(setting.model.parameters())
-    found = {}
+    pictures = {}
     for victim, update in zip(victims, updates, strict=True):
         if victim >= SHOWN:
             break
@@ -43,12 +42,12 @@ def explained(
             )
         except DoesNotFit:  # its convolutions' maps are of one place
             return {}
-        found[f"heat.{victim:04d}"] = overlay(images, maps)[0].cpu()
-        found[f"plain.{victim:04d}"] = to_bytes(images[0]).cpu()
-    return found
+        pictures[f"heat.{victim:04d}"] = overlay(images, maps)[0].cpu()
+        pictures[f"plain.{victim:04d}"] = to_bytes(images[0])
+    return pictures
 
 
-def applies(setting: AttackSetting) -> bool:
+def can_explain(setting: AttackSetting) -> bool:
     """Whether clients upload trained convolutions whose explanations the defense may change."""
     defense = type(setting.defense)
     on_updates = defense.on_update is not Defense.on_update or defense is NoDefense
@@ -57,14 +56,5 @@ def applies(setting: AttackSetting) -> bool:
         and setting.captured is None
         and setting.resolved.scored
     )
-    honest = all(row.attack.altered_model is None for row in setting.rows)
+    honest = all(run.attack.altered_model is None for run in setting.runs)
     return on_updates and trains and honest and bool(convolutions(setting.model))
-
-
-def sheet(pictures: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The kept overlays and images, ``heat`` and ``plain``, uint8 ``[n, C, H, W]``, if any."""
-    stacks = {
-        kind: [pictures[name] for name in sorted(pictures) if name.startswith(f"{kind}.")]
-        for kind in ("heat", "plain")
-    }
-    return {kind: torch.stack(stack) for kind, stack in stacks.items() if stack}

@@ -19,18 +19,49 @@ from keyhole.auditing.finding_check import (
     check_attacker,
     check_key,
     check_metrics,
-    typed,
+    validate,
 )
 from keyhole.errors import RunFolderError, one_line
 from keyhole.metrics import METRICS, Metric, Summary
 from keyhole.version import __version__
 
 RECORDED = ("torch", "torchvision", "timm", "numpy")
+"""Packages whose versions a finding holds."""
+READABLE = ("model", "data", "defense", "attack", "attacker")
+"""Parts of an identity that a key spells out."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One row of the audit. ``metrics`` hold one value an image (labels: one a client)."""
+    """What one attacker saw of the clients under one defense: one row of the audit.
+
+    Args:
+        key: The name of its files in the run folder.
+        model: The model's name.
+        data: What reports call the images.
+        defense: ``name`` and ``parameters`` of the clients' defense.
+        attacker: ``naive``, ``paper`` or ``adaptive``.
+        attack: The attack's name.
+        attack_parameters: All parameters of the attack.
+        knowledge: What the attacker knew, as :meth:`Knowledge.summary` gives it.
+        victims: How many clients were attacked.
+        seconds: How long the attack took on all of them.
+        metrics: By name, one value per image (labels: one per client) and their summary.
+        unavailable: Metrics that could not be measured, and why.
+        baselines: Mean scores of attackers who saw nothing, by baseline and metric.
+        confidence: How sure the attack is of each image that it returned, in [0, 1].
+        diagnostics: What the attack reports about its work, averaged over clients.
+        loss_curves: Iteration and loss of the first victims, if the attack iterates.
+        notes: What a reader should know about how it was computed.
+        telemetry: What the defense reports about its work, averaged over clients.
+        recipe: What is needed to repeat it, besides the names.
+        versions: Versions of Keyhole, Python and the packages that computed it.
+        reads_images: Whether the attack looks for images, not for labels alone.
+        attack_label: The attack with the parameters that are not its defaults; empty in older run
+            folders.
+        custom_metrics: Descriptions of ``metrics`` that Keyhole does not ship, so that they need
+            not be installed to read the finding.
+    """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -50,20 +81,13 @@ class Finding:
     confidence: tuple[float, ...] = ()
     diagnostics: dict[str, float] = field(default_factory=dict)
     loss_curves: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """Iteration and loss of the first victims, where the attack iterates."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of how it was computed."""
     telemetry: dict[str, Any] = field(default_factory=dict)
     recipe: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
     reads_images: bool = True
-    """Whether the attack looks for images, not for labels alone."""
     attack_label: str = ""
-    """The attack with those of its parameters that differ from their defaults; empty in older
-    run folders."""
     custom_metrics: dict[str, Metric] = field(default_factory=dict)
-    """Descriptions of those ``metrics`` that Keyhole does not ship, so that the finding can be
-    read where they are not installed."""
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON holds it; its part of the schema is ``$defs/finding``."""
@@ -73,17 +97,26 @@ class Finding:
         return plain
 
     def describe_metric(self, name: str) -> Metric:
-        """What is to be known of one of its metrics, be it installed or not."""
+        """The description of one of its metrics, which need not be installed.
+
+        Args:
+            name: The metric's name.
+        """
         return METRICS[name] if name in METRICS else self.custom_metrics[name]
 
     @classmethod
     def from_json(cls, values: Any, *, source: str = "a finding") -> Finding:
-        """What :meth:`to_json` gave; ``source`` says in an error where it came from.
+        """Reads what :meth:`to_json` gave.
 
-        Raises :class:`RunFolderError` where an audit could not have written it.
+        Args:
+            values: The JSON object.
+            source: Where it came from, for errors.
+
+        Raises:
+            RunFolderError: An audit could not have written it.
         """
         try:
-            return checked_finding(values)
+            return validate_finding(values)
         except ValueError as error:
             raise RunFolderError(
                 f"{source} is not as an audit writes it ({one_line(error)}): remove it and run the "
@@ -96,26 +129,26 @@ class Finding:
         return self.knowledge.get("altered_model") is None
 
 
-def checked_finding(values: Any) -> Finding:
-    """A finding from JSON; raises ValueError where its types, names or values cannot be right."""
+def validate_finding(values: Any) -> Finding:
+    """A finding from JSON; raises ValueError if its types, names or values cannot be right."""
     if isinstance(values, dict) and "reads_images" not in values:  # older run folders
         values = {**values, "reads_images": values.get("attack") != "labels"}
-    found = typed(Finding, values)
-    check_key(found.key)
-    check_attacker(found.attacker)
-    typed(DefenseFacts, found.defense)
-    typed(KnowledgeFacts, found.knowledge)
-    typed(RecipeFacts, found.recipe)
-    if found.victims < 1 or found.seconds < 0:
+    finding = validate(Finding, values)
+    check_key(finding.key)
+    check_attacker(finding.attacker)
+    validate(DefenseFacts, finding.defense)
+    validate(KnowledgeFacts, finding.knowledge)
+    validate(RecipeFacts, finding.recipe)
+    if finding.victims < 1 or finding.seconds < 0:
         raise ValueError("victims and seconds cannot be so few")
-    check_metrics(found.metrics, found.victims, found.custom_metrics)
-    return found
+    check_metrics(finding.metrics, finding.victims, finding.custom_metrics)
+    return finding
 
 
-def key_of(identity: dict[str, Any]) -> str:
+def build_key(identity: dict[str, Any]) -> str:
     """A file name for what ``identity`` describes: readable, and unlike any other's.
 
-    >>> key_of({"model": "timm:deit", "attack": "linear", "seed": 0})[:-8]
+    >>> build_key({"model": "timm:deit", "attack": "linear", "seed": 0})[:-8]
     'timm-deit-linear-'
     """
     words = "-".join(str(v) for k, v in identity.items() if k in READABLE)
@@ -124,15 +157,12 @@ def key_of(identity: dict[str, Any]) -> str:
     return f"{slug}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
 
 
-READABLE = ("model", "data", "defense", "attack", "attacker")
-
-
-def versions() -> dict[str, str]:
-    """Versions of what computed a finding."""
-    found = {"keyhole": __version__, "python": platform.python_version()}
+def read_versions() -> dict[str, str]:
+    """Versions of what computes a finding."""
+    versions = {"keyhole": __version__, "python": platform.python_version()}
     for package in RECORDED:
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+            versions[package] = "not installed"
+    return versions

@@ -1,6 +1,6 @@
-"""Whether what a file says of a finding can be true: types, names, ranges, and their agreement.
+"""Checks a finding that was read from a file: types, names, ranges, and whether they agree.
 
-A verdict is made of findings, so that nothing reaches it which an audit could not have written.
+Verdicts are made of findings, and nothing that an audit could not have written may reach them.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ SHARES_OF_IMAGES = ("reid", "read")
 """Metrics that are 0 or 1 for each image."""
 PER_CLIENT = ("labels",)
 ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-"""Made when first needed."""
+"""Validators by type, built when they are first needed."""
 Count = Annotated[int, Field(ge=1, lt=2**53)]
 
 
 class DefenseFacts(BaseModel):
-    """What a finding says of the defense."""
+    """What a finding says about the defense."""
 
     model_config = ConfigDict(extra="forbid")
     name: str
@@ -40,7 +40,7 @@ class DefenseFacts(BaseModel):
 
 
 class KnowledgeFacts(BaseModel):
-    """What a report reads of the attacker's knowledge."""
+    """What a report needs of the attacker's knowledge."""
 
     labels: bool
     defense: str | None
@@ -51,7 +51,7 @@ class KnowledgeFacts(BaseModel):
 
 
 class RecipeFacts(BaseModel):
-    """What a report reads of the recipe."""
+    """What a report needs of the recipe."""
 
     batch_size: Count
     image_size: tuple[Count, Count]
@@ -67,16 +67,16 @@ class RecipeFacts(BaseModel):
     device: str = ""
 
 
-def typed(kind: type[T], values: object) -> T:
-    """``values``, as JSON gave them, as a ``kind``; raises ValueError where a type is another.
+def validate(kind: type[T], values: object) -> T:
+    """Turns values from JSON into a ``kind``; raises ValueError if they have other types.
 
     Nothing is converted: ``"1"`` is no number, and an unknown key no part of a dataclass.
     """
     try:
         if kind not in ADAPTERS:
             ADAPTERS[kind] = TypeAdapter(kind)
-        found: T = ADAPTERS[kind].validate_json(json.dumps(values), strict=True)
-        return found
+        valid: T = ADAPTERS[kind].validate_json(json.dumps(values), strict=True)
+        return valid
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = "".join(f"{part}." for part in first["loc"][:4]).rstrip(".")
@@ -99,7 +99,7 @@ def check_attacker(attacker: str) -> None:
 def check_metrics(
     metrics: Mapping[str, Summary], victims: int, custom: Mapping[str, Metric]
 ) -> None:
-    """Raises ValueError where a metric is unknown, out of range, or not what its values say.
+    """Raises ValueError if a metric is unknown, out of range, or does not fit its values.
 
     ``custom`` describes metrics that need not be installed; it cannot redefine one that is.
     """
@@ -122,6 +122,7 @@ def check_metrics(
 
 
 def check_summary(metric: Metric, summary: Summary) -> None:
+    """Raises ValueError if a summary is not that of its values, or they are out of range."""
     values = summary.per_image
     if not values:
         raise ValueError(f"metrics.{metric.name}: it has no values")
@@ -133,9 +134,9 @@ def check_summary(metric: Metric, summary: Summary) -> None:
     if metric.name in SHARES_OF_IMAGES and not set(values) <= {0.0, 1.0}:
         raise ValueError(f"metrics.{metric.name}: each value is 0 or 1")
     worst = most if metric.leaks_high else least
-    told = {"mean": (summary.mean, fmean(values)), "worst": (summary.worst, worst)}
-    for name, (said, meant) in told.items():
-        if not math.isclose(said, meant, rel_tol=ROUNDING, abs_tol=slack):
-            raise ValueError(f"metrics.{metric.name}.{name}: {said:g} is not {meant:g}")
+    pairs = {"mean": (summary.mean, fmean(values)), "worst": (summary.worst, worst)}
+    for name, (stated, computed) in pairs.items():
+        if not math.isclose(stated, computed, rel_tol=ROUNDING, abs_tol=slack):
+            raise ValueError(f"metrics.{metric.name}.{name}: {stated:g} is not {computed:g}")
     if not least - slack <= summary.low <= summary.high + slack <= most + 2 * slack:
         raise ValueError(f"metrics.{metric.name}: its interval lies outside its values")

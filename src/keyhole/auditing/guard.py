@@ -27,13 +27,13 @@ from keyhole.attacks import (
     Matching,
 )
 from keyhole.attacks.checkpointer import NullCheckpointer
-from keyhole.auditing.attack_setting import attackers
 from keyhole.auditing.best_reading import BestReading
 from keyhole.auditing.client_normalisation import attack_by_best_fit, describe_assumption
 from keyhole.auditing.own_images import compare_losses, infer_labels
-from keyhole.auditing.resolve import about_norms
+from keyhole.auditing.resolve import describe_batch_norms
 from keyhole.auditing.scoring import READ_SSIM
 from keyhole.auditing.self_check import NotTried, SelfCheck, check_seconds, check_threshold
+from keyhole.auditing.stage_attacks import choose_attackers
 from keyhole.auditing.time_budget import attempt
 from keyhole.data import ImageSet, Normalisation
 from keyhole.defenses import Defense, NoDefense
@@ -97,7 +97,7 @@ class Guard:
         server = Server(self.model)
         best = BestReading(images, self.data, self.threshold)
         for attack in (a for a in self.attacks if a.reads_images):
-            for attacker in attackers(attack, self.defense):
+            for attacker in choose_attackers(attack, self.defense):
                 seen = server.receive(update, self.knowledge(attack, attacker, labels))
                 name = f"{attack.name} ({attacker})"
                 if (absent := name_missing(attack, seen)) is not None:
@@ -108,7 +108,7 @@ class Guard:
             self.try_iterative(server, update, labels, best)
         told = server.receive(update, self.knowledge(LabelInference(), Attacker.NAIVE, labels))
         return replace(
-            best.conclude(),
+            best.to_self_check(),
             labels=infer_labels(told, labels),
             membership=compare_losses(told, self.data, (images, labels), others),
             notes=() if best.leaks else self.list_doubts(),
@@ -117,7 +117,7 @@ class Guard:
     def list_doubts(self) -> tuple[str, ...]:
         """Why attacks may have looked weaker than they are."""
         assumed = (describe_assumption(self.data),) if self.assumed_normalisation else ()
-        return (*assumed, *about_norms(self.model, self.mode, said=True))
+        return (*assumed, *describe_batch_norms(self.model, self.mode, mode_given=True))
 
     def reconstruct(self, attack: Attack, seen: Observation) -> tuple[Tensor | None, Normalisation]:
         """What a closed form finds, and by which normalisation that becomes pixels."""
@@ -134,7 +134,7 @@ class Guard:
         waiting = [
             (attack, attacker)
             for attack in choose_iterative(self.defense, self.data.shape)
-            for attacker in reversed(attackers(attack, self.defense))
+            for attacker in reversed(choose_attackers(attack, self.defense))
         ]
         began = time.monotonic()
         while waiting and not best.leaks:

@@ -7,8 +7,8 @@ from importlib import resources
 from typing import Any
 
 SCHEMA_VERSION = 1
-"""``schema_version`` of the results that this version writes. It grows where a reader of older
-results would be misled: a key that is gone, or that means something else. New keys leave it."""
+"""``schema_version`` of the results that this version writes. It grows if a key is removed or
+changes its meaning, so that a reader of older results would be misled; not with new keys."""
 
 
 def result_schema() -> dict[str, Any]:

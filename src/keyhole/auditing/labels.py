@@ -1,4 +1,4 @@
-"""What tables and pages call a defense, an attack or a metric, be it installed or not."""
+"""What tables and pages call a defense, an attack or a metric, installed or not."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MISSING = object()
 
 
 def label_defense(defense: Mapping[str, Any]) -> str:
-    """A defense as one would ask for it: its numbers, and what differs from the defaults.
+    """A defense as a user would name it: its numbers, and what differs from the defaults.
 
     >>> label_defense({"name": "pruning", "parameters": {"ratio": 0.9, "scope": "tensor"}})
     'pruning(ratio=0.9)'
@@ -26,34 +26,34 @@ def label_defense(defense: Mapping[str, Any]) -> str:
     "not_here:Fog(kind='thick')"
     """
     name = defense["name"]
-    usual = usual_parameters(DEFENSES, name)
-    headline = DEFENSES[name].headline if usual else ()
+    defaults = read_defaults(DEFENSES, name)
+    headline = DEFENSES[name].headline if defaults else ()
     chosen = {
         k: v
         for k, v in defense["parameters"].items()
-        if v != usual.get(k, MISSING) or (not isinstance(v, str) and k in (headline or usual))
+        if v != defaults.get(k, MISSING) or (not isinstance(v, str) and k in (headline or defaults))
     }
     return spell(name, chosen)
 
 
 def label_attack(finding: Finding) -> str:
-    """An attack with those of its parameters that differ from the defaults, as the audit knew them.
+    """An attack with those of its parameters that are not the defaults.
 
-    Of Keyhole's own attacks the defaults are known where the finding does not say it.
+    Older findings do not say which these are; it is then known for Keyhole's own attacks only.
     """
     if finding.attack_label.partition("(")[0] == finding.attack:
         return finding.attack_label
-    usual = usual_parameters(ATTACKS, finding.attack)
-    chosen = {k: v for k, v in finding.attack_parameters.items() if v != usual.get(k, MISSING)}
+    defaults = read_defaults(ATTACKS, finding.attack)
+    chosen = {k: v for k, v in finding.attack_parameters.items() if v != defaults.get(k, MISSING)}
     return spell(finding.attack, chosen)
 
 
 def label_metric(name: str) -> str:
-    """What tables call a metric; its name where it is not installed."""
+    """What tables call a metric; its name if it is not installed."""
     return METRICS[name].label if name in METRICS else name
 
 
-def usual_parameters(registry: Registry[Any], name: str) -> dict[str, Any]:
+def read_defaults(registry: Registry[Any], name: str) -> dict[str, Any]:
     """The default parameters of one of Keyhole's own parts; empty for any other.
 
     A name out of a run folder never makes Keyhole import the code that it names.

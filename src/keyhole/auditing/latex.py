@@ -24,7 +24,6 @@ SPECIAL = {
     **{char: f"\\{char}" for char in "&%$#_"},
 }
 
-
 UP, DOWN = r"$\uparrow$", r"$\downarrow$"
 HOW_TO_READ = (
     "Means over images, below them 95% bootstrap intervals; arrows point to where more is seen."
@@ -40,10 +39,10 @@ def latex_tables(sections: Sequence[Section]) -> str:
 
 
 def latex_table(section: Section) -> str:
-    """One section; where no attack returned images, its verdicts alone."""
+    """One section; its verdicts alone if no attack returned images."""
     metrics = section.main_metrics
     findings = [f for f in section.findings if any(m.name in f.metrics for m in metrics)]
-    body = finding_lines(findings, metrics) if findings else verdict_lines(section.verdicts)
+    body = format_findings(findings, metrics) if findings else format_verdicts(section.verdicts)
     caption = f"{section.model} on {section.data}: {section.facts}."
     if findings:
         caption += f" {HOW_TO_READ}"
@@ -57,7 +56,7 @@ def latex_table(section: Section) -> str:
     return "\n".join(lines) + "\n"
 
 
-def finding_lines(findings: Sequence[Finding], metrics: Sequence[Metric]) -> list[str]:
+def format_findings(findings: Sequence[Finding], metrics: Sequence[Metric]) -> list[str]:
     """The ``tabular`` of all attackers who returned images, a rule between defenses."""
     heads = [rf"{escape(m.label)} {UP if m.leaks_high else DOWN}" for m in metrics]
     lines = [
@@ -71,36 +70,36 @@ def finding_lines(findings: Sequence[Finding], metrics: Sequence[Metric]) -> lis
         if defense != last:
             lines.append(r"\midrule")
         names = ["" if defense == last else defense, label_attack(finding), finding.attacker]
-        lines.append(rf"{' & '.join([*map(escape, names), *mean_cells(finding, metrics)])} \\")
-        intervals = interval_cells(finding, metrics)
+        lines.append(rf"{' & '.join([*map(escape, names), *format_means(finding, metrics)])} \\")
+        intervals = format_intervals(finding, metrics)
         if any(intervals):
             lines.append(rf"{' & '.join(['', '', '', *intervals])} \\")
         last = defense
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
 
-def mean_cells(finding: Finding, metrics: Sequence[Metric]) -> list[str]:
-    """The means of one finding; a dash where a metric was not measured."""
+def format_means(finding: Finding, metrics: Sequence[Metric]) -> list[str]:
+    """The means of one finding; a dash if a metric was not measured."""
     return [
-        number(m, finding.metrics[m.name].mean) if m.name in finding.metrics else "--"
+        format_number(m, finding.metrics[m.name].mean) if m.name in finding.metrics else "--"
         for m in metrics
     ]
 
 
-def interval_cells(finding: Finding, metrics: Sequence[Metric]) -> list[str]:
-    """The intervals of one finding's means; empty where all images agree."""
+def format_intervals(finding: Finding, metrics: Sequence[Metric]) -> list[str]:
+    """The intervals of one finding's means; empty if all images agree."""
     cells = []
     for metric in metrics:
         summary = finding.metrics.get(metric.name)
         ends = () if summary is None else (summary.low, summary.high)
-        low_high = [number(metric, end) for end in ends]
+        low_high = [format_number(metric, end) for end in ends]
         same = len(set(low_high)) < 2
         cells.append("" if same else rf"{{\scriptsize [{', '.join(low_high)}]}}")
     return cells
 
 
-def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
-    """The ``tabular`` of a section without images: what is said of each defense."""
+def format_verdicts(verdicts: Sequence[Verdict]) -> list[str]:
+    """The ``tabular`` of a section without images: the verdict on each defense."""
     rows = [
         rf"{escape(label_defense(v.defense))} & {escape(v.status)} & {escape(v.words)} \\"
         for v in verdicts
@@ -109,8 +108,8 @@ def verdict_lines(verdicts: Sequence[Verdict]) -> list[str]:
     return [*head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
 
 
-def number(metric: Metric, value: float) -> str:
-    """A rounded value; a minus sign is one, not a hyphen."""
+def format_number(metric: Metric, value: float) -> str:
+    """A rounded value, with a minus sign instead of a hyphen."""
     text = escape(metric.format(value))
     return f"$-${text[1:]}" if text.startswith("-") else text
 

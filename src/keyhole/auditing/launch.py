@@ -1,4 +1,4 @@
-"""Start an audit: of a plan, or of one model on one data set with parts that may be objects."""
+"""Starts an audit: of a plan, or of one model on one data set with parts that may be objects."""
 
 from __future__ import annotations
 
@@ -9,17 +9,12 @@ from typing import Any
 from torch import nn
 
 from keyhole.attacks import ATTACKS, Attack
-from keyhole.auditing.attack_setting import (
-    AttackSetting,
-    attack_settings,
-    refuse_useless,
-    settings_of,
-)
+from keyhole.auditing.attack_setting import AttackSetting, build_settings, check_any_applies
 from keyhole.auditing.captured import captured_settings
 from keyhole.auditing.plan import AUTO, Plan, Stage
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.auditing.results import AuditResult
-from keyhole.auditing.run import run_settings
+from keyhole.auditing.run import RunContext, run_settings
 from keyhole.auditing.store import Store
 from keyhole.data import ImageSet
 from keyhole.defenses import DEFENSES, Defense
@@ -40,25 +35,41 @@ def run_plan(
     progress: Progress | None = None,
     victims_at_once: int | None = None,
 ) -> AuditResult:
-    """Runs a plan; with ``out``, in a folder in which the same plan can be continued.
+    """Runs a plan, in a folder in which the same plan can be continued.
 
-    Everything that cannot fit is said before the folder is touched.
+    What cannot fit is refused before the folder is touched.
+
+    Args:
+        plan: The plan.
+        out: The run folder; None: nothing is kept.
+        data_dir: Where data sets and their weights lie; None: the default places.
+        device: ``auto``, or a device of torch.
+        fresh: Replaces an earlier audit in the folder.
+        progress: Shows how much is done; None: nothing is shown.
+        victims_at_once: How many victims an attack may take at once; None: as many as fit.
     """
     place = find_device(device)
     resolved = [
-        resolve_stage(s, seed=plan.seed, data_dir=data_dir, device=place)
-        for s in plan.stage
-        if s.captured is None
+        resolve_stage(stage, seed=plan.seed, data_dir=data_dir, device=place)
+        for stage in plan.stage
+        if stage.captured is None
     ]
-    settings = [setting for made in resolved for setting in settings_of(made)]
+    settings = [setting for stage in resolved for setting in build_settings(stage)]
     notes: list[str] = []
     for stage in plan.stage:
         if stage.captured is not None:
             more, said = captured_settings(stage, seed=plan.seed, data_dir=data_dir, device=place)
             settings, notes = [*settings, *more], [*notes, *said]
-    refuse_useless(settings)
-    store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
-    return _run(settings, store, progress or NullProgress(), data_dir, victims_at_once, notes)
+    return _run(
+        settings,
+        plan,
+        out,
+        fresh=fresh,
+        progress=progress,
+        data_dir=data_dir,
+        victims_at_once=victims_at_once,
+        notes=notes,
+    )
 
 
 def audit(
@@ -79,11 +90,24 @@ def audit(
 ) -> AuditResult:
     """Audits one model on one data set; parts are names or objects of your own.
 
-    Further keywords are those of :class:`Stage` (``image_size``, ``steps``, ``lr``, ...).
-
     >>> result = audit(model="mlp", data="digits", attacks=["linear"], victims=1)
     >>> result.verdicts[0].words
     'broken by linear (naive): 1 of 1 images read'
+
+    Args:
+        model: The model that clients train.
+        data: The images of the victims.
+        defenses: The defenses, each of which all clients use in turn.
+        attacks: The attacks; ``auto``: all that apply to an honest server.
+        metrics: Metrics that are measured besides those of every audit.
+        victims: The number of clients attacked.
+        batch_size: Images in a client's batch.
+        seed: Seed of weights, victims and noise.
+        out: The run folder, in which the same audit can be continued; None: nothing is kept.
+        data_dir: Where data sets and their weights lie; None: the default places.
+        device: ``auto``, or a device of torch.
+        victims_at_once: How many victims an attack may take at once; None: as many as fit.
+        **stage: Further fields of :class:`Stage`, such as ``image_size``, ``steps`` and ``lr``.
     """
     described = {
         "model": model if isinstance(model, str) else type(model).__name__,
@@ -96,7 +120,7 @@ def audit(
         Stage, {**described, "victims": victims, "batch_size": batch_size, **stage}
     )
     plan = make_settings(Plan, {"seed": seed, "stage": (described_stage,)})
-    made = resolve_stage(
+    resolved = resolve_stage(
         described_stage,
         seed=seed,
         data_dir=data_dir,
@@ -107,28 +131,32 @@ def audit(
         attacks=None if AUTO in attacks else [ATTACKS.resolve(attack) for attack in attacks],
         metrics=metrics,
     )
-    found = attack_settings([made])
-    store = None if out is None else Store.open(Path(out), plan.to_json())
-    return _run(found, store, NullProgress(), data_dir, victims_at_once)
+    return _run(
+        build_settings(resolved),
+        plan,
+        None if out is None else Path(out),
+        data_dir=data_dir,
+        victims_at_once=victims_at_once,
+    )
 
 
 def _run(
     settings: Sequence[AttackSetting],
-    store: Store | None,
-    progress: Progress,
+    plan: Plan,
+    out: Path | None,
+    *,
+    fresh: bool = False,
+    progress: Progress | None = None,
     data_dir: str | None,
-    victims_at_once: int | None = None,
+    victims_at_once: int | None,
     notes: Sequence[str] = (),
 ) -> AuditResult:
+    """Runs the settings in a folder that a failed start leaves as it was."""
+    check_any_applies(settings)
+    store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
+    context = RunContext(store, progress or NullProgress(), victims_at_once)
     try:
-        return run_settings(
-            settings,
-            store=store,
-            progress=progress,
-            data_dir=data_dir,
-            victims_at_once=victims_at_once,
-            notes=notes,
-        )
+        return run_settings(settings, context, data_dir=data_dir, notes=notes)
     except KeyholeError:
         if store is not None:
             store.discard_if_empty()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from keyhole.auditing.finding import versions
+from keyhole.auditing.finding import read_versions
 from keyhole.auditing.membership_plan import MembershipPlan
 from keyhole.auditing.membership_tables import inference_rows, membership_latex
 from keyhole.auditing.tables import Row, to_csv, to_frame, write_if_asked
@@ -89,7 +89,7 @@ class MembershipResult:
     public: int
     trials: Annotated[tuple[Trial, ...], Field(min_length=1)]
     notes: tuple[str, ...] = ()
-    versions: dict[str, str] = field(default_factory=versions)
+    versions: dict[str, str] = field(default_factory=read_versions)
     run: str | None = None
     """The run folder, where there is one."""
 

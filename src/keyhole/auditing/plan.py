@@ -1,4 +1,4 @@
-"""What an audit is to do: models x data x defenses x attackers, as text that can be repeated."""
+"""The settings of an audit: models x data x defenses x attackers."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ from keyhole.settings import (
 from keyhole.untrusted import check_depth, read_regular
 
 AUTO = "auto"
-"""Every closed form that applies and does not need the server to alter the model; where none of
-them reads images also IG, GIFD (for images of its generator's shape), the attacks the defense was
-published with and those that know it."""
+"""Every closed form that applies to an honest server. If none of them reads images, also IG, GIFD
+(for images of its generator's shape), the attacks that the defense was published with, and those
+that need to know the defense."""
+MAX_PLAN_BYTES = 1 << 20
 
 
 class Stage(Settings):
     """One model on one data set, under some defenses, before some attacks.
 
-    Each client is one victim. The text below a field is its description in the JSON schema, and
-    the first paragraph of it the help of the option by which ``keyhole audit`` sets it.
+    Each client is one victim. The first paragraph below a field is the help of the option by which
+    ``keyhole audit`` sets it.
     """
 
     model: str = "mlp"
@@ -106,14 +107,13 @@ class Stage(Settings):
     Needed only if the captured folder does not say so itself."""
 
     @model_validator(mode="after")
-    def check_mean_and_std(self) -> Stage:
-        """Refuses one without the other."""
+    def _check_mean_and_std(self) -> Stage:
         check_mean_and_std(self.mean, self.std)
         return self
 
     @model_serializer(mode="wrap")
-    def leave_out_no_metrics(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves ``metrics`` out where there are none, as in plans from before there were any."""
+    def _leave_out_empty_metrics(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves ``metrics`` out if there are none, as in plans of older versions."""
         values: dict[str, Any] = dump(self)
         return {name: value for name, value in values.items() if name != "metrics" or value}
 
@@ -126,9 +126,14 @@ class Plan(Settings):
     seed: Seed = 0
     """Seed of weights, victims and noise."""
     stage: Annotated[tuple[Stage, ...], Field(min_length=1)]
+    """The stages, one or more."""
 
     def with_all(self, **values: Any) -> Plan:
-        """The plan with these values in every stage, ``seed`` in itself; None changes nothing."""
+        """The plan with some values changed in every stage.
+
+        Args:
+            **values: Fields of :class:`Stage`, or the plan's ``seed``; None changes nothing.
+        """
         given = {k: v for k, v in values.items() if v is not None}
         seed = given.pop("seed", self.seed)
         stages = [
@@ -141,9 +146,12 @@ def read_plan(path: Path) -> Plan:
     """A plan from a TOML file: ``seed = 0`` and any number of ``[[stage]]`` tables.
 
     A plan can name code (``model = "package:function"``), which the audit imports and runs.
+
+    Args:
+        path: The file.
     """
     try:
-        values = tomllib.loads(read_regular(path, LONGEST).decode("utf-8"))
+        values = tomllib.loads(read_regular(path, MAX_PLAN_BYTES).decode("utf-8"))
         check_depth(values)
     except FileNotFoundError:
         raise BadValue(f"{path} does not exist: name a TOML file with [[stage]] tables") from None
@@ -153,10 +161,6 @@ def read_plan(path: Path) -> Plan:
         why = (isinstance(error, OSError) and error.strerror) or one_line(error)
         raise BadValue(f"{path} cannot be read as TOML ({why})") from None
     return make_settings(Plan, values, where=f" in {path}", inner=Stage.model_fields)
-
-
-LONGEST = 1 << 20
-"""Bytes of a plan."""
 
 
 def tour() -> Plan:

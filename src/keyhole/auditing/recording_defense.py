@@ -1,4 +1,4 @@
-"""A tap on the line by which images come to a client: it notes what passes, and changes nothing."""
+"""A defense that records the images on their way to a client, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from keyhole.update import Update
 
 @dataclass(frozen=True)
 class RecordingDefense(Defense):
-    """``defense``, with every version of the images that it lets through kept in ``passed``."""
+    """``defense``; every version of the images that leaves it is kept in ``recorded``."""
 
     defense: Defense
-    passed: list[Tensor] = field(default_factory=list)
+    recorded: list[Tensor] = field(default_factory=list)
 
-    name: ClassVar[str] = "tapped"
-    summary: ClassVar[str] = "notes the images that a defense lets through"
+    name: ClassVar[str] = "recording"
+    summary: ClassVar[str] = "records the images that leave a defense"
     paper: ClassVar[str] = ""
 
     def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
-        shown = self.defense.on_images(images, side)
-        self.passed.append(shown.detach().clone())
-        return shown
+        defended = self.defense.on_images(images, side)
+        self.recorded.append(defended.detach().clone())
+        return defended
 
     def on_model(self, model: nn.Module, side: ClientSide | None = None) -> nn.Module:
         return self.defense.on_model(model, side)

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from keyhole.attacks import (
-    ATTACKS,
-    CLOSED_FORM,
-    ITERATIVE,
-    Attack,
-    Gifd,
-    InvertingGradients,
-    Matching,
-)
+from keyhole.attacks import Attack
 from keyhole.auditing.client_normalisation import doubt_normalisation
 from keyhole.auditing.plan import AUTO, Stage
+from keyhole.auditing.stage_attacks import choose_attacks, configure_attack, drop_duplicates
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES, Defense
-from keyhole.errors import BadValue, DoesNotFit
+from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining
 from keyhole.metrics import ImageMetric, Metric, choose_metrics
 from keyhole.metrics.image import UNIFORM_WINDOW
@@ -38,6 +29,8 @@ from keyhole.threat import Attacker, Knowledge
 
 PUBLIC = 128
 """Public images that the null baselines and the gallery may use, at most."""
+FINGERPRINTED = 8
+"""Victims whose images count in a stage's fingerprint."""
 ONE_IMAGE = (
     "batches of one image: batch norms keep to their running statistics (--client-mode train: to "
     "that image's own, by which iterative attacks find next to nothing)"
@@ -50,45 +43,59 @@ OWN_BATCH = (
 
 @dataclass(frozen=True)
 class ResolvedStage:
-    """A stage with everything resolved: the objects behind the names."""
+    """A stage with the objects behind its names.
+
+    Args:
+        stage: The stage; its ``client_mode`` is never None.
+        model: The global model, before a defense prepares it.
+        data: The image set of victims and public images.
+        defenses: The defenses, each once.
+        attacks: The attacks, each once.
+        attacks_named: Whether the user named the attacks.
+        victims: Image indices of each client's batch.
+        public: Indices of the public images.
+        seed: Seed of weights, victims and noise.
+        fingerprint: Tells these weights and images from others of the same names.
+        metrics: The metrics that the user adds.
+        label: What reports call the images; None: the name of the data set.
+        scored: Whether the truth is known.
+        orders: In how many ways a client may have divided its images among its local steps.
+        reported: The parameters that clients report; None: all.
+        defense_weights: Weights from the file that belong to what a defense adds to the model.
+        notes: What a reader should know about how clients ran the model.
+        assumed_normalisation: Whether the mean and std of the clients are only assumed.
+        clients_did: How captured clients trained, in words; ``stage`` holds what attacks assume.
+    """
 
     stage: Stage
     model: nn.Module
     data: ImageSet
     defenses: tuple[Defense, ...]
     attacks: tuple[Attack, ...]
-    chosen: bool
-    """Whether the user named the attacks (then one that never applies is an error)."""
+    attacks_named: bool
     victims: tuple[tuple[int, ...], ...]
-    """Image indices of each client's batch."""
     public: tuple[int, ...]
     seed: int
     fingerprint: str
-    """Tells these weights and images from others that go by the same names."""
     metrics: tuple[ImageMetric, ...] = ()
-    """Those that the user adds."""
     label: str | None = None
-    """What the images are called in the report, if not by the data set's name."""
     scored: bool = True
-    """Whether the truth is at hand."""
     orders: int = 1
-    """In how many ways a client's images may have been shared out among its local steps."""
     reported: frozenset[str] | None = None
-    """The parameters that clients report; None: all."""
-    spare: Mapping[str, Tensor] = field(default_factory=dict)
-    """Weights of the file that belong to what a defense adds to the model."""
+    defense_weights: Mapping[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    """What a reader of the findings should know of how clients ran the model."""
     assumed_normalisation: bool = False
-    """Whether nobody knows by which mean and std the clients normalised their images."""
     clients_did: str = ""
-    """How captured clients trained, in words; the stage holds what attacks take it for."""
 
     def prepare_model(self, defense: Defense) -> nn.Module:
         """The global model under a defense, with the weights it was trained with, if any."""
         return fill_defense_weights(
-            defense.prepare_model(self.model), self.spare, str(self.stage.weights)
+            defense.prepare_model(self.model), self.defense_weights, str(self.stage.weights)
         )
+
+    def configure(self, attack: Attack) -> Attack:
+        """The attack with this stage's settings."""
+        return configure_attack(attack, self.stage, labels_known=self.scored, orders=self.orders)
 
     @property
     def mode(self) -> ClientMode:
@@ -98,25 +105,30 @@ class ResolvedStage:
     def training(self) -> LocalTraining:
         return LocalTraining(self.stage.steps, self.stage.lr, self.mode)
 
-    def knowledge(
+    def labels_of(self, victim: int) -> Tensor:
+        """The labels of one victim's images."""
+        return self.data.labels[list(self.victims[victim])]
+
+    def build_knowledge(
         self,
         defense: Defense,
         attack: Attack,
         attacker: Attacker,
-        labels: torch.Tensor,
-        masks: tuple[torch.Tensor, ...] = (),
-        passed: Sequence[torch.Tensor] = (),
+        labels: Tensor,
+        masks: Sequence[Tensor] = (),
+        intercepted: Sequence[Tensor] = (),
     ) -> Knowledge:
-        """What this attacker is told of a client with these labels, dropout masks and images."""
+        """What this attacker knows about a client with these labels, masks and images."""
+        given = attack.given
         return Knowledge(
             shape=self.data.shape,
             classes=len(self.data.classes),
             mean=self.data.mean,
             std=self.data.std,
             batch_size=self.stage.batch_size,
-            labels=labels.clone() if "labels" in attack.given else None,
-            masks=tuple(m.clone() for m in masks) if "masks" in attack.given else None,
-            intercepted=tuple(v.clone() for v in passed) if "intercepted" in attack.given else None,
+            labels=labels.clone() if "labels" in given else None,
+            masks=tuple(m.clone() for m in masks) if "masks" in given else None,
+            intercepted=tuple(i.clone() for i in intercepted) if "intercepted" in given else None,
             client_mode=self.mode,
             defense=defense if attacker is not Attacker.NAIVE else None,
             adaptive=attacker is Attacker.ADAPTIVE,
@@ -140,62 +152,50 @@ def resolve_stage(
 ) -> ResolvedStage:
     """Resolves a stage's names; objects given take the place of names."""
     LocalTraining(stage.steps, stage.lr)
-    found = data or load(stage.data, image_size=stage.image_size, data_dir=data_dir)
-    if stage.mean is not None and stage.std is not None:
-        found = found.with_normalisation(stage.mean, stage.std)
-    if min(found.size) < UNIFORM_WINDOW:
-        raise DoesNotFit(
-            f"images of {min(found.size)} px are too small to judge: pass --image-size "
-            f"{UNIFORM_WINDOW} or more"
-        )
-    if model is None:
-        network = _network(stage, found, seed)
-    else:
-        network = copy.deepcopy(model)
-        check_takes(network, stage.model, found.shape, len(found.classes))
-    spare = (
-        {} if stage.weights is None or model is not None else read_defense_weights(stage.weights)
-    )
-    chosen = attacks is not None or stage.attacks != (AUTO,)
-    victims, public = choose_victims(found, stage.victims, stage.batch_size, seed)
+    images = _load_images(stage, data, data_dir)
+    network = _load_model(stage, model, images, seed)
+    weights = stage.weights if model is None else None
+    victims, public = choose_victims(images, stage.victims, stage.batch_size, seed)
     mode = stage.client_mode or default_mode(network, stage.batch_size)
     return ResolvedStage(
         stage=stage.model_copy(update={"client_mode": mode}),
         model=network.to(device or torch.device("cpu")),
-        data=found,
-        defenses=_unique(defenses or [DEFENSES.parse(text) for text in stage.defenses]),
-        attacks=_unique([tuned(a, stage) for a in attacks or attacks_of(stage)]),
-        chosen=chosen,
+        data=images,
+        defenses=drop_duplicates(defenses or [DEFENSES.parse(text) for text in stage.defenses]),
+        attacks=drop_duplicates(
+            [configure_attack(a, stage) for a in attacks or choose_attacks(stage)]
+        ),
+        attacks_named=attacks is not None or stage.attacks != (AUTO,),
         victims=victims,
         public=public,
         seed=seed,
-        fingerprint=fingerprint(network, found, victims),
-        metrics=resolve_metrics(stage.metrics if metrics is None else metrics, found),
-        spare=spare,
+        fingerprint=compute_fingerprint(network, images, victims),
+        metrics=resolve_metrics(stage.metrics if metrics is None else metrics, images),
+        defense_weights={} if weights is None else read_defense_weights(weights),
         notes=(
-            *doubt_normalisation(stage, found, own_model=model is not None and data is None),
-            *about_norms(network, mode, said=stage.client_mode is not None),
+            *doubt_normalisation(stage, images, own_model=model is not None and data is None),
+            *describe_batch_norms(network, mode, mode_given=stage.client_mode is not None),
         ),
     )
 
 
-def resolve_metrics(chosen: Sequence[str | Metric], data: ImageSet) -> tuple[ImageMetric, ...]:
-    """The metrics that the user adds, each tried on an image: a bad one is told early."""
-    found = choose_metrics(chosen)
-    image = data.images([0]).double()
-    for metric in found:
-        metric.measure(image, image)
-    return found
+def _load_images(stage: Stage, data: ImageSet | None, data_dir: str | None) -> ImageSet:
+    images = data or load(stage.data, image_size=stage.image_size, data_dir=data_dir)
+    if stage.mean is not None and stage.std is not None:
+        images = images.with_normalisation(stage.mean, stage.std)
+    if min(images.size) < UNIFORM_WINDOW:
+        raise DoesNotFit(
+            f"images of {min(images.size)} px are too small to judge: pass --image-size "
+            f"{UNIFORM_WINDOW} or more"
+        )
+    return images
 
 
-def about_norms(model: nn.Module, mode: ClientMode, *, said: bool) -> tuple[str, ...]:
-    """What should be known of batch norms, and what was decided where nobody ``said`` the mode."""
-    if mode == "train":
-        return (OWN_BATCH,) if has_batch_norm(model) else ()
-    return () if said else (ONE_IMAGE,)
-
-
-def _network(stage: Stage, data: ImageSet, seed: int) -> nn.Module:
+def _load_model(stage: Stage, model: nn.Module | None, data: ImageSet, seed: int) -> nn.Module:
+    if model is not None:
+        own = copy.deepcopy(model)
+        check_takes(own, stage.model, data.shape, len(data.classes))
+        return own
     return build(
         stage.model,
         classes=len(data.classes),
@@ -206,56 +206,22 @@ def _network(stage: Stage, data: ImageSet, seed: int) -> nn.Module:
     )
 
 
-def attacks_of(stage: Stage) -> list[Attack]:
-    if AUTO not in stage.attacks:
-        return [ATTACKS.parse(text) for text in stage.attacks]
-    if stage.attacks != (AUTO,):
-        raise BadValue("attacks: 'auto' stands alone; name the attacks, or leave it at auto")
-    return [member() for member in CLOSED_FORM if member.altered_model is None]
+def resolve_metrics(chosen: Sequence[str | Metric], data: ImageSet) -> tuple[ImageMetric, ...]:
+    """The metrics that the user adds, each tried on an image so that a bad one fails early."""
+    found = choose_metrics(chosen)
+    image = data.images([0]).double()
+    for metric in found:
+        metric.measure(image, image)
+    return found
 
 
-def tuned(attack: Attack, stage: Stage) -> Attack:
-    """The attack with the stage's settings for all iterative ones: the paper's, then the budget."""
-    if not isinstance(attack, Matching):
-        return attack
-    settings = dict(attack.published) if stage.parity == "paper" else {}
-    if stage.iterations is not None:
-        settings["iterations"] = stage.iterations
-    return dataclasses.replace(attack, **settings)
-
-
-def fallbacks(defense: Defense, made: ResolvedStage) -> list[Attack]:
-    """What `auto` adds where no closed form reads images.
-
-    IG, GIFD where its generator draws such images, the attacks that the defense was published
-    with, and those made for who knows it.
-    """
-    adaptive = [m() for m in ITERATIVE if m.only_adaptive and m().knows(defense)]
-    published = [ATTACKS.parse(name) for name in defense.paper_attacks]
-    prior = [Gifd()] if Gifd().generates(made.data.shape) else []
-    candidates = _unique([InvertingGradients(), *prior, *published, *adaptive])
-    chosen = [attack for attack in candidates if attack.reads_update]
-    found = [untold(tuned(attack, made.stage), made.scored) for attack in chosen]
-    return [in_all_orders(attack, made.orders) for attack in found]
-
-
-def in_all_orders(attack: Attack, orders: int) -> Attack:
-    """An iterative attack with a trial for each order of the client's images."""
-    if not isinstance(attack, Matching) or attack.trials >= orders:
-        return attack
-    return dataclasses.replace(attack, trials=orders)
-
-
-def untold(attack: Attack, scored: bool) -> Attack:
-    """An attack that is given labels infers them where nobody knows them."""
-    if scored or not isinstance(attack, Matching) or attack.labels != "given":
-        return attack
-    return dataclasses.replace(attack, labels="inferred")
-
-
-def _unique(things: Sequence[Any]) -> tuple[Any, ...]:
-    """Each thing once, by how it is spelled."""
-    return tuple({str(thing): thing for thing in things}.values())
+def describe_batch_norms(
+    model: nn.Module, mode: ClientMode, *, mode_given: bool
+) -> tuple[str, ...]:
+    """What a reader should know about batch norms, and the mode if it was not given."""
+    if mode == "train":
+        return (OWN_BATCH,) if has_batch_norm(model) else ()
+    return () if mode_given else (ONE_IMAGE,)
 
 
 def choose_victims(
@@ -272,30 +238,25 @@ def choose_victims(
     order = list(range(len(data))) if data.curated else shuffled
     private = order[:wanted]
     batches = tuple(tuple(private[i : i + batch_size]) for i in range(0, wanted, batch_size))
-    if data.groups is None:
-        taken, group = set(private), list(range(len(data)))
-    else:
-        group = data.groups.tolist()
-        taken = {group[i] for i in private}
+    group = list(range(len(data))) if data.groups is None else data.groups.tolist()
+    taken = {group[i] for i in private}
     public = [i for i in shuffled if group[i] not in taken]
     return batches, tuple(public[:PUBLIC])
 
 
-def fingerprint(
+def compute_fingerprint(
     model: nn.Module,
     data: ImageSet,
     victims: Sequence[Sequence[int]],
-    updates: Sequence[str] = (),
-    *,
-    looked_at: int = 8,
+    update_digests: Sequence[str] = (),
 ) -> str:
-    """Eight hex digits over weights, digests of captured updates, the first victims' images."""
+    """Eight hex digits of weights, captured updates and the first victims' images."""
     digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
         sums = (float(tensor.double().sum()), float(tensor.double().abs().sum()))
         digest.update(repr((name, tuple(tensor.shape), sums)).encode())
-    for update in updates:
-        digest.update(update.encode())
-    for batch in victims[:looked_at]:
+    for update_digest in update_digests:
+        digest.update(update_digest.encode())
+    for batch in victims[:FINGERPRINTED]:
         digest.update(data.pixels(batch).numpy().tobytes())
     return digest.hexdigest()[:8]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from keyhole.atomic import read_json, write_json
 from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
+from keyhole.auditing.finding_check import validate
 from keyhole.auditing.json_schema import SCHEMA_VERSION
 from keyhole.auditing.latex import latex_tables
 from keyhole.auditing.membership_result import MembershipResult
 from keyhole.auditing.membership_store import is_membership_run, read_result
 from keyhole.auditing.sections import Section, split_into_sections
-from keyhole.auditing.store import Store, read_skipped_and_notes
+from keyhole.auditing.store import Store
+from keyhole.auditing.store_folder import SUMMARY
 from keyhole.auditing.tables import (
     Row,
     finding_rows,
@@ -24,8 +27,8 @@ from keyhole.auditing.tables import (
     to_frame,
     write_if_asked,
 )
-from keyhole.auditing.verdict import Verdict, verdicts
-from keyhole.errors import RunFolderError
+from keyhole.auditing.verdict import Verdict, judge_findings
+from keyhole.errors import RunFolderError, one_line
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -40,7 +43,7 @@ class AuditResult:
         verdicts: One for each defense on each model and data set.
         skipped: Attacks that could not be tried, and why.
         store: The run folder; None where the audit kept nothing.
-        notes: What of the material could not be used, one line each.
+        notes: What could not be used of captured material, one line each.
     """
 
     findings: tuple[Finding, ...]
@@ -51,28 +54,30 @@ class AuditResult:
 
     @classmethod
     def load(cls, path: str | Path) -> AuditResult:
-        """Opens an earlier audit; of one that was interrupted, what is there.
+        """Opens an earlier audit; of an interrupted one, what it has found so far.
 
-        None of the attacks, defenses, models and metrics in it need be installed.
+        The attacks, defenses, models and metrics in it need not be installed.
 
         Args:
             path: The run folder, or a file that :meth:`save` wrote.
 
         Raises:
-            RunFolderError: It is no audit, or it is not as an audit writes it.
+            RunFolderError: It is no audit, or was not written by one.
         """
         place = Path(path)
         if place.is_file():
             return cls.from_json(read_json(place), source=str(place))
         store = Store.existing(place)
-        check_version(store.summary(), store.root)
-        skipped, notes = store.skipped_and_notes()
+        summary = store.summary()
+        check_version(summary, store.root)
+        skipped, notes = read_skipped_and_notes(summary, str(store.root / SUMMARY))
         findings = store.findings()
-        return cls(tuple(findings), tuple(verdicts(findings, skipped)), skipped, store, notes)
+        verdicts = judge_findings(findings, skipped)
+        return cls(tuple(findings), tuple(verdicts), skipped, store, notes)
 
     @classmethod
     def from_json(cls, values: Any, *, source: str = "a result") -> AuditResult:
-        """Reads what :meth:`to_json` gave; verdicts are judged anew.
+        """Reads what :meth:`to_json` gave; the verdicts are taken from the findings.
 
         Args:
             values: The JSON object.
@@ -86,7 +91,8 @@ class AuditResult:
             for number, each in enumerate(values["findings"])
         ]
         skipped, notes = read_skipped_and_notes(values, source)
-        return cls(tuple(findings), tuple(verdicts(findings, skipped)), skipped, None, notes)
+        verdicts = judge_findings(findings, skipped)
+        return cls(tuple(findings), tuple(verdicts), skipped, None, notes)
 
     @property
     def run(self) -> str | None:
@@ -95,7 +101,7 @@ class AuditResult:
 
     @property
     def title(self) -> str:
-        """What the plan is called."""
+        """The title of the plan."""
         plan = None if self.store is None else self.store.plan()
         return str((plan or {}).get("title", "Audit"))
 
@@ -175,14 +181,29 @@ def load_result(folder: str | Path) -> AuditResult | MembershipResult:
         folder: Its run folder.
 
     Raises:
-        RunFolderError: There is no such run, or it is not as Keyhole writes it.
+        RunFolderError: There is no such run, or Keyhole did not write it.
     """
     place = Path(folder)
     return read_result(place) if is_membership_run(place) else AuditResult.load(place)
 
 
+def read_skipped_and_notes(
+    values: Mapping[str, Any], source: str
+) -> tuple[tuple[Skipped, ...], tuple[str, ...]]:
+    """These two parts of a result in JSON; ``source`` says in an error where it came from."""
+    try:
+        skipped = tuple(
+            validate(Skipped, each) for each in validate(list, values.get("skipped", []))
+        )
+        return skipped, validate(tuple[str, ...], values.get("notes", []))
+    except ValueError as error:
+        raise RunFolderError(
+            f"{source} is not as an audit writes it ({one_line(error)}): run the same audit again"
+        ) from None
+
+
 def check_version(values: dict[str, Any], source: object) -> None:
-    """Refuses what a later version of Keyhole wrote, in which words may mean something else."""
+    """Refuses what a later version of Keyhole wrote, because it may mean something else."""
     found = values.get("schema_version", SCHEMA_VERSION)
     if not isinstance(found, int) or found > SCHEMA_VERSION:
         raise RunFolderError(

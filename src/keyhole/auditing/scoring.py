@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar
@@ -20,40 +21,43 @@ from keyhole.metrics.perceptual import why_unavailable
 from keyhole.seeds import generator
 
 READ_SSIM = 0.5
-"""An image counts as read from this SSIM on, if it also points to itself in the gallery and no
-null baseline comes as close."""
+"""An image counts as read from this SSIM on, if its reconstruction also points to it in the gallery
+and no null baseline comes as close."""
 
 Scores = dict[str, list[float]]
 
 
 @dataclass(frozen=True)
-class Seen:
-    """One victim's images as the attacker saw them, in [0, 1] and in the truth's order."""
+class ScoredReconstruction:
+    """What an attacker found of one victim, turned into pixels and scored.
+
+    Args:
+        images: In [0, 1] and in the truth's order, ``[n, C, H, W]``; None: none were sought.
+        scores: By metric, one value per image (labels: one per client).
+        film: The first image over the iterations, ``[F, C, H, W]``.
+        film_at: The iteration of each frame.
+    """
 
     images: Tensor | None
     scores: Scores
     film: Tensor | None = None
-    """The first image as it appeared over the iterations, ``[F, C, H, W]``."""
     film_at: tuple[int, ...] = ()
 
 
 class Judge:
-    """Scores reconstructions of one stage's victims, on the device the stage runs on."""
+    """Scores reconstructions of one stage's victims, on the device that the stage runs on."""
 
-    def __init__(self, made: ResolvedStage, data_dir: str | None = None) -> None:
-        self.data: ImageSet = made.data
-        self.data_dir = data_dir
-        self.victims = made.victims
-        self.seed = made.seed
-        self.extra_metrics = made.metrics
-        self.device = next(made.model.parameters()).device
-        self.public = made.data.images(made.public).to(self.device)
+    def __init__(self, resolved: ResolvedStage, data_dir: str | None = None) -> None:
+        self.resolved, self.data_dir = resolved, data_dir
+        self.data, self.victims = resolved.data, resolved.victims
+        self.device = next(resolved.model.parameters()).device
+        self.public = self.data.images(resolved.public).to(self.device)
         self.public_signatures = signature(self.public)
-        shown = [signature(self.truth(victim)) for victim in range(len(made.victims))]
-        self.gallery = torch.cat([*shown, self.public_signatures])
-        missing = why_unavailable(min(made.data.size), data_dir)
+        truths = [signature(self.truth(victim)) for victim in range(len(self.victims))]
+        self.gallery = torch.cat([*truths, self.public_signatures])
+        missing = why_unavailable(min(self.data.size), data_dir)
         self.unavailable: dict[str, str] = {"lpips": missing} if missing else {}
-        self._nulls: dict[int, dict[str, Scores]] = {}
+        self._null_scores: dict[int, dict[str, Scores]] = {}
 
     def truth(self, victim: int) -> Tensor:
         """A victim's images in [0, 1]."""
@@ -62,40 +66,45 @@ class Judge:
     def score(
         self,
         victim: int,
-        found: Reconstruction,
-        masks: tuple[Tensor, ...] = (),
-        by: Normalisation | None = None,
-    ) -> Seen:
-        """The scores of one victim's reconstruction: one value an image, or one a client.
+        reconstruction: Reconstruction,
+        masks: Sequence[Tensor] = (),
+        normalisation: Normalisation | None = None,
+    ) -> ScoredReconstruction:
+        """Scores what was found of one victim.
 
-        Its inputs are turned into pixels ``by`` a normalisation; None: the data set's.
+        ``masks`` are the client's own. ``normalisation`` turns model inputs into pixels; None: the
+        data set's.
         """
         scores: Scores = {}
         images = film = None
-        if found.labels is not None:
-            labels = self.data.labels[list(self.victims[victim])]
-            scores["labels"] = [_label_overlap(found.labels, labels)]
-        if found.images is not None or found.labels is None:
+        frames = reconstruction.frames
+        if reconstruction.labels is not None:
+            labels = self.resolved.labels_of(victim)
+            scores["labels"] = [_label_overlap(reconstruction.labels, labels)]
+        if reconstruction.images is not None or reconstruction.labels is None:
             truth = self.truth(victim)
-            images, chosen = self.in_order(found.images, truth, by)
+            images, chosen = self.match_to_truth(reconstruction.images, truth, normalisation)
             scores |= self.compare(images, truth, victim)
-            scores["read"] = self._read(scores, victim)
-            if found.masks and len(masks) == len(found.masks):
-                scores |= metrics.mask_distances(found.masks, masks, chosen)
-            if found.frames and chosen[0] >= 0:
-                film = self.to_pixels(torch.stack([f[chosen[0]] for _, f in found.frames]), by)
-        return Seen(images, scores, film, tuple(when for when, _ in found.frames))
+            scores["read"] = self._are_read(scores, victim)
+            if reconstruction.masks and len(masks) == len(reconstruction.masks):
+                scores |= metrics.mask_distances(reconstruction.masks, masks, chosen)
+            if frames and chosen[0] >= 0:
+                film = self.to_pixels(torch.stack([f[chosen[0]] for _, f in frames]), normalisation)
+        return ScoredReconstruction(images, scores, film, tuple(when for when, _ in frames))
 
-    def to_pixels(self, inputs: Tensor, by: Normalisation | None = None) -> Tensor:
-        return to_pixels(inputs.to(self.device), self.data, by)
+    def to_pixels(self, inputs: Tensor, normalisation: Normalisation | None = None) -> Tensor:
+        return to_pixels(inputs.to(self.device), self.data, normalisation)
 
-    def in_order(
-        self, inputs: Tensor | None, truth: Tensor, by: Normalisation | None = None
+    def match_to_truth(
+        self, inputs: Tensor | None, truth: Tensor, normalisation: Normalisation | None = None
     ) -> tuple[Tensor, Tensor]:
-        """Pixels in the truth's order, mean colour for what is missing; and which is which."""
+        """Pixels in the truth's order, and the place of each among ``inputs``.
+
+        An image that is missing has the mean colour and the place -1.
+        """
         flat = torch.zeros(1, *self.data.shape, dtype=torch.double, device=self.device)
         found = flat[:0] if inputs is None else inputs.to(flat)
-        pixels = torch.cat([self.to_pixels(found, by), self.to_pixels(flat)])
+        pixels = torch.cat([self.to_pixels(found, normalisation), self.to_pixels(flat)])
         chosen = (
             metrics.assign_reconstructions(pixels[:-1], truth)
             if len(found)
@@ -105,8 +114,8 @@ class Judge:
 
     def compare(self, images: Tensor, truth: Tensor, victim: int) -> Scores:
         """All image metrics of ``images`` against one victim's truth."""
-        found = {m.name: m.measure(images, truth) for m in (*MEASURED, *self.extra_metrics)}
-        found["reid"] = self._reidentified(images, victim).tolist()
+        found = {m.name: m.measure(images, truth) for m in (*MEASURED, *self.resolved.metrics)}
+        found["reid"] = self._are_reidentified(images, victim).tolist()
         if "lpips" not in self.unavailable:
             distances = metrics.lpips(images, truth, data_range=1.0, data_dir=self.data_dir)
             found["lpips"] = distances.tolist()
@@ -123,16 +132,16 @@ class Judge:
 
     def null_scores(self, victim: int) -> dict[str, Scores]:
         """What each null baseline scores on one victim."""
-        if victim not in self._nulls:
+        if victim not in self._null_scores:
             truth = self.truth(victim)
-            nulls = self.nulls(truth, victim).items()
-            self._nulls[victim] = {n: self.compare(null, truth, victim) for n, null in nulls}
-        return self._nulls[victim]
+            nulls = self.draw_nulls(truth, victim).items()
+            self._null_scores[victim] = {n: self.compare(null, truth, victim) for n, null in nulls}
+        return self._null_scores[victim]
 
-    def nulls(self, truth: Tensor, victim: int) -> dict[str, Tensor]:
-        """What could be shown for a victim without seeing anything of it."""
-        drawn = generator(self.seed, "null", victim)
-        found = {"noise": metrics.noise_images(self.data.shape, len(truth), drawn).to(self.device)}
+    def draw_nulls(self, truth: Tensor, victim: int) -> dict[str, Tensor]:
+        """What an attacker could show for a victim without having seen anything."""
+        draw = generator(self.resolved.seed, "null", victim)
+        found = {"noise": metrics.noise_images(self.data.shape, len(truth), draw).to(self.device)}
         if len(self.public):
             found["mean image"] = metrics.mean_images(self.public, len(truth))
             found["nearest public image"] = metrics.nearest_public_images(
@@ -140,7 +149,7 @@ class Judge:
             )
         return found
 
-    def _read(self, scores: Scores, victim: int) -> list[float]:
+    def _are_read(self, scores: Scores, victim: int) -> list[float]:
         """1 for each image that counts as read, else 0 (see READ_SSIM)."""
         nulls = [null["ssim"] for null in self.null_scores(victim).values()]
         best = [max(each) for each in zip(*nulls, strict=True)]
@@ -149,19 +158,19 @@ class Judge:
             for ssim, null, reid in zip(scores["ssim"], best, scores["reid"], strict=True)
         ]
 
-    def _reidentified(self, images: Tensor, victim: int) -> Tensor:
+    def _are_reidentified(self, images: Tensor, victim: int) -> Tensor:
         start = sum(len(batch) for batch in self.victims[:victim])
         wanted = torch.arange(start, start + len(images), device=self.device)
         return (nearest_signatures(images, self.gallery) == wanted).double()
 
 
 class UnscoredJudge:
-    """Stands in for the judge where there is no truth: shows what was found, scores nothing."""
+    """Stands in for the judge if there is no truth: shows what was found, scores nothing."""
 
     unavailable: ClassVar[dict[str, str]] = {}
 
-    def __init__(self, made: ResolvedStage) -> None:
-        self.data = made.data
+    def __init__(self, resolved: ResolvedStage) -> None:
+        self.resolved = resolved
 
     def truth(self, victim: int) -> None:
         return None
@@ -169,27 +178,36 @@ class UnscoredJudge:
     def score(
         self,
         victim: int,
-        found: Reconstruction,
-        masks: tuple[Tensor, ...] = (),
-        by: Normalisation | None = None,
-    ) -> Seen:
-        if found.images is None:
-            return Seen(None, {})
-        film = torch.stack([frame[0] for _, frame in found.frames]) if found.frames else None
-        return Seen(
-            to_pixels(found.images, self.data, by),
+        reconstruction: Reconstruction,
+        masks: Sequence[Tensor] = (),
+        normalisation: Normalisation | None = None,
+    ) -> ScoredReconstruction:
+        images, frames = reconstruction.images, reconstruction.frames
+        if images is None:
+            return ScoredReconstruction(None, {})
+        data = self.resolved.data
+        first = torch.stack([frame[0] for _, frame in frames]) if frames else None
+        return ScoredReconstruction(
+            to_pixels(images, data, normalisation),
             {},
-            None if film is None else to_pixels(film, self.data, by),
-            tuple(when for when, _ in found.frames),
+            None if first is None else to_pixels(first, data, normalisation),
+            tuple(when for when, _ in frames),
         )
 
     def baselines(self) -> dict[str, dict[str, float]]:
         return {}
 
 
-def to_pixels(inputs: Tensor, data: ImageSet, by: Normalisation | None = None) -> Tensor:
-    """Model inputs as [0, 1] images, ``by`` a normalisation; None: the data set's."""
-    return (by or Normalisation.of(data)).pixels(inputs.detach().double()).clamp(0, 1)
+AnyJudge = Judge | UnscoredJudge
+
+
+def build_judge(resolved: ResolvedStage, data_dir: str | None = None) -> AnyJudge:
+    return Judge(resolved, data_dir) if resolved.scored else UnscoredJudge(resolved)
+
+
+def to_pixels(inputs: Tensor, data: ImageSet, normalisation: Normalisation | None = None) -> Tensor:
+    """Model inputs as [0, 1] images, by ``normalisation``; None: the data set's."""
+    return (normalisation or Normalisation.of(data)).pixels(inputs.detach().double()).clamp(0, 1)
 
 
 def _label_overlap(found: Tensor, truth: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""A result by model and data set: the parts that every table and page has."""
+"""A result divided by model and data set, as tables and pages show it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def metrics_of(findings: Sequence[Finding]) -> list[Metric]:
 
 
 def describe_shared(recipe: Mapping[str, Any]) -> str:
-    """What clients did and sent; of captured ones also what attacks take that for."""
+    """What clients did and sent; for captured ones also what attacks assume."""
     if recipe["lr"] is None:
         return "the gradient of one step"
     steps = "1 step" if recipe["steps"] == 1 else f"{recipe['steps']} steps"

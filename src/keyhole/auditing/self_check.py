@@ -1,4 +1,4 @@
-"""What a client's look at its own update found, and how it is told."""
+"""The result of a client's check of its own update."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from keyhole.errors import BadValue
 
 @dataclass(frozen=True)
 class NotTried:
-    """An attack on images that says nothing about this update, and why."""
+    """An attack on images that was not tried on this update, and why."""
 
     attack: str
     why: str
@@ -31,10 +31,15 @@ class InferredLabels:
 
 @dataclass(frozen=True)
 class OwnMembership:
-    """How much better the updated model knows the client's images, beside others if there are any.
+    """How much better the updated model knows the client's images than others.
 
-    ``auc`` is the share of pairs (own image, other image) in which the own image's loss fell by
-    more: .5 tells nothing, 1 tells every own image from every other.
+    Args:
+        loss_before: Mean loss on the client's images before the update.
+        loss_after: The same after it.
+        own: How many images the client has.
+        others: How many other images there are to compare with.
+        auc: The share of pairs (own image, other image) in which the own image's loss fell by more:
+            .5 tells nothing, 1 tells every own image from every other. None without other images.
     """
 
     loss_before: float
@@ -55,30 +60,37 @@ class OwnMembership:
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """What the attacks tried saw of one update."""
+    """What the attacks tried saw of one update.
+
+    Args:
+        leaks: Whether an image was read; None: no attack on images was tried, so nobody knows.
+        attack: The attack that saw most.
+        ssim: How well it saw each image.
+        threshold: The SSIM from which on an image counts as read.
+        tried: The attacks tried.
+        words: The verdict as a sentence.
+        not_tried: Attacks on images that were not tried, and why.
+        labels: The labels inferred; they do not count as a leak of images.
+        membership: What the losses give away; it does not count as a leak of images.
+        notes: What was assumed.
+    """
 
     leaks: bool | None
-    """Whether an image was read; None: no attack on images was tried, so nobody knows."""
     attack: str | None
-    """The attack that saw most."""
     ssim: tuple[float, ...]
-    """How well it saw each image."""
     threshold: float
     tried: tuple[str, ...]
     words: str
     not_tried: tuple[NotTried, ...] = ()
     labels: InferredLabels | None = None
-    """Told only; it does not count as a leak of images."""
     membership: OwnMembership | None = None
-    """Told only, as well."""
     notes: tuple[str, ...] = ()
-    """What was assumed."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def describe(
+def describe_outcome(
     attack: str | None,
     read: Sequence[bool],
     tried: Sequence[str],
@@ -98,14 +110,14 @@ def describe(
 
 
 def check_threshold(threshold: float) -> float:
-    """Returns it, or raises :class:`BadValue` where no SSIM could be compared with it."""
-    if not 0 <= threshold <= 1:  # NaN compares with nothing, so that it is refused here as well
+    """Returns ``threshold``, or raises :class:`BadValue` if it cannot be an SSIM."""
+    if not 0 <= threshold <= 1:  # refuses NaN as well
         raise BadValue(f"threshold: an SSIM between 0 and 1 is needed, got {threshold}")
     return threshold
 
 
 def check_seconds(seconds: float) -> float:
-    """Returns it, or raises :class:`BadValue` where it is no length of time."""
+    """Returns ``seconds``, or raises :class:`BadValue` if it is not a length of time."""
     if not 0 <= seconds < math.inf:
         raise BadValue(f"seconds: a number from 0 on is needed, got {seconds}")
     return seconds

@@ -1,4 +1,4 @@
-"""The workbench of an attack inside an audit: its state in the run folder, its progress shown."""
+"""The checkpointer of an attack in an audit: its state in the run folder, its progress shown."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ SECONDS_BETWEEN_SAVES = 20.0
 
 
 class StateFile:
-    """Where one attack stands: one file, there as a whole or not at all.
+    """The state of one attack: one file, there as a whole or not at all.
 
-    An attack is handed this object, and files beside its own show the truth of earlier findings:
-    so it holds two functions, and no path that would lead there.
+    Attacks get this object, and files beside it show the truth of earlier findings. So it holds
+    two functions, and no path that would lead there. ``read`` returns what was written last, None
+    if nothing was.
     """
 
     read: Callable[[], Saved | None]
-    """What was written last; None where nothing was."""
     write: Callable[[Mapping[str, Tensor], Mapping[str, Any]], None]
 
     def __init__(self, path: Path) -> None:
@@ -36,34 +36,34 @@ class StateFile:
 
 
 def read_state(path: Path) -> Saved | None:
-    """What :func:`write_state` wrote; raises where it is not as it was written."""
+    """What :func:`write_state` wrote; raises if the file has changed since."""
     if not path.is_file():
         return None
     try:
         tensors, header = read_safetensors(path)
-        if digest_of(in_order(tensors), header["facts"]) != header["digest"]:
+        if digest_tensors(tensors, header["facts"]) != header["digest"]:
             raise ValueError
         return tensors, dict(json.loads(header["facts"]))
     except (BadUpdate, KeyError, TypeError, ValueError):
         raise RunFolderError(
-            f"{path} cannot be read: remove it, and its attack begins anew"
+            f"{path} cannot be read: remove it, and its attack starts again"
         ) from None
 
 
 def write_state(path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    words = json.dumps(dict(facts))
-    write_tensors(path, tensors, {"facts": words, "digest": digest_of(in_order(tensors), words)})
+    text = json.dumps(dict(facts))
+    write_tensors(path, tensors, {"facts": text, "digest": digest_tensors(tensors, text)})
 
 
-def in_order(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """By name: safetensors has an order of its own."""
-    return dict(sorted(tensors.items()))
+def digest_tensors(tensors: Mapping[str, Tensor], text: str) -> str:
+    """A digest of tensors, sorted by name because safetensors reorders them, and a text."""
+    return digest_of(dict(sorted(tensors.items())), text)
 
 
 class StoreCheckpointer:
     """Keeps one attack's state in its own file, if there is a run folder.
 
-    An attack is handed this object: nothing that it holds leads to the truth.
+    Attacks get this object: nothing that it holds leads to the truth.
     """
 
     deadline: float | None = None

@@ -29,14 +29,14 @@ def finding_rows(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> li
     """One row for each finding; every row has the same columns.
 
     A metric has four columns: ``psnr_mean``, the ends ``psnr_low`` and ``psnr_high`` of the mean's
-    95% interval, and ``psnr_worst``, the image that leaks most. They are None where a finding does
-    not have the metric.
+    95% interval, and ``psnr_worst``, the image that leaks most. They are None if a finding does not
+    have the metric.
     """
     names = [metric.name for metric in metrics_of(findings)]
     return [
         {
             **identify(finding),
-            "verdict": status_of(finding, verdicts),
+            "verdict": find_status(finding, verdicts),
             **{
                 f"{name}_{part}": getattr(finding.metrics.get(name), part, None)
                 for name in names
@@ -52,8 +52,8 @@ def image_rows(findings: Sequence[Finding]) -> list[Row]:
     """One row for each image of each finding, with one column per metric.
 
     ``client`` counts the attacked clients, ``place`` the images in a client's batch; ``image`` is
-    the image's index in the data set. What is measured once per client, as the share of its labels,
-    stands in the row of each of its images.
+    the image's index in the data set. A metric with one value per client, such as ``labels``, has
+    that value in the rows of all its images.
     """
     metrics = metrics_of(findings)
     return [
@@ -62,12 +62,12 @@ def image_rows(findings: Sequence[Finding]) -> list[Row]:
             "client": client,
             "place": place,
             "image": index,
-            **{metric.name: value_at(finding, metric.name, number, client) for metric in metrics},
+            **{metric.name: read_value(finding, metric.name, number, client) for metric in metrics},
             "seed": finding.recipe["seed"],
             "key": finding.key,
         }
         for finding in findings
-        for number, (client, place, index) in enumerate(images_of(finding))
+        for number, (client, place, index) in enumerate(list_images(finding))
     ]
 
 
@@ -86,7 +86,7 @@ def identify(finding: Finding) -> Row:
 
 
 def describe_setting(finding: Finding) -> Row:
-    """The columns that tell how a finding was made and what the attacker knew."""
+    """The columns on how a finding was computed and what the attacker knew."""
     recipe, knowledge = finding.recipe, finding.knowledge
     return {
         "seconds": finding.seconds,
@@ -112,17 +112,17 @@ def describe_setting(finding: Finding) -> Row:
     }
 
 
-def status_of(finding: Finding, verdicts: Sequence[Verdict]) -> str | None:
+def find_status(finding: Finding, verdicts: Sequence[Verdict]) -> str | None:
     """The verdict on the setting that a finding belongs to."""
     own = setting_key(finding.model, finding.data, finding.defense)
     settings = {setting_key(v.model, v.data, v.defense): v.status for v in verdicts}
     return settings.get(own)
 
 
-def images_of(finding: Finding) -> Iterator[tuple[int, int, int | None]]:
+def list_images(finding: Finding) -> Iterator[tuple[int, int, int | None]]:
     """Client, place in its batch, and index in the data set of each image, in the metrics' order.
 
-    The index is None where nobody knows whose images they were, and in folders that do not say it.
+    The index is None if nobody knows the images, and in run folders that do not say it.
     """
     batches = batches_of(finding)
     for client in range(finding.victims):
@@ -132,7 +132,7 @@ def images_of(finding: Finding) -> Iterator[tuple[int, int, int | None]]:
 
 
 def batches_of(finding: Finding) -> list[list[int]] | None:
-    """The indices of each client's images; None where they are not known, or cannot be right."""
+    """The indices of each client's images; None if they are not known, or cannot be right."""
     found = finding.recipe.get("indices")
     if not isinstance(found, list) or len(found) != finding.victims:
         return None
@@ -146,16 +146,16 @@ def batches_of(finding: Finding) -> list[list[int]] | None:
 
 def count_images(finding: Finding) -> int:
     """How many images the attacked clients had."""
-    return count_scored(finding) or sum(1 for _ in images_of(finding))
+    return count_scored(finding) or sum(1 for _ in list_images(finding))
 
 
 def count_scored(finding: Finding) -> int:
-    """How many images have scores; 0 where only labels were sought, or nothing could be scored."""
+    """How many images have scores; 0 if the attack seeks labels alone, or without the truth."""
     summary = next((s for name, s in finding.metrics.items() if name != "labels"), None)
     return 0 if summary is None else len(summary.per_image)
 
 
-def value_at(finding: Finding, metric: str, number: int, client: int) -> float | None:
+def read_value(finding: Finding, metric: str, number: int, client: int) -> float | None:
     """A metric's value of one image."""
     if metric not in finding.metrics:
         return None
@@ -188,10 +188,7 @@ def protect_cell(value: Any) -> Any:
 
 
 def to_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
-    """Rows as a pandas data frame.
-
-    Raises :class:`DoesNotFit` where pandas is not installed.
-    """
+    """Rows as a pandas data frame; raises :class:`DoesNotFit` if pandas is not installed."""
     try:
         import pandas
     except ImportError:
@@ -202,7 +199,7 @@ def to_frame(rows: Sequence[Mapping[str, Any]]) -> DataFrame:
 
 
 def write_if_asked(path: str | Path | None, text: str) -> str:
-    """Writes ``text`` where there is a path for it; returns it in any case."""
+    """Returns ``text``, and writes it if there is a path for it."""
     if path is not None:
         write_text(Path(path), text)
     return text

@@ -1,4 +1,4 @@
-"""Iterative attacks in so many seconds: as many iterations as fit, and an end in any case."""
+"""Iterative attacks that end after some seconds, with as many iterations as fit."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from keyhole.attacks import Gifd, InvertingGradients, Matching, Reconstruction
 from keyhole.attacks.checkpointer import NullCheckpointer
 from keyhole.threat import Observation
 
-MEASURED = 6
-"""Iterations from which the time of one is measured."""
+TIMED = 6
+"""Iterations that are run to measure how long one takes."""
 ENOUGH = 100
 """Iterations, over all stages, below which an attack that read nothing has not been tried."""
 SHARE = 0.9
@@ -21,45 +21,50 @@ class TimedCheckpointer(NullCheckpointer):
     """A checkpointer that ends an attack after ``seconds`` and knows how long iterations took."""
 
     def __init__(self, seconds: float) -> None:
-        self.ends = self.deadline = time.monotonic() + seconds
-        self.looks: list[tuple[int, float]] = []
+        self.end = self.deadline = time.monotonic() + seconds
+        self.times: list[tuple[int, float]] = []
 
     def watch(self, done: int, total: int, text: str) -> None:
-        self.looks.append((done, time.monotonic()))
+        self.times.append((done, time.monotonic()))
 
     @property
-    def left(self) -> float:
-        return self.ends - time.monotonic()
+    def seconds_left(self) -> float:
+        return self.end - time.monotonic()
 
     @property
-    def each(self) -> float:
-        """Seconds per iteration; infinite where not even one was seen."""
-        if not self.looks or self.looks[-1][0] == 0:
+    def seconds_per_iteration(self) -> float:
+        """Infinite if not even one iteration was seen."""
+        if not self.times or self.times[-1][0] == 0:
             return float("inf")
-        (_, began), (done, ended) = self.looks[0], self.looks[-1]
+        (_, began), (done, ended) = self.times[0], self.times[-1]
         return max((ended - began) / done, 1e-9)
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """What an attack saw in the time it had."""
+    """What an attack found in the time it had.
+
+    Args:
+        found: The reconstruction.
+        iterations: How many iterations it took.
+        enough: Whether it ran for so long that finding nothing says something.
+    """
 
     found: Reconstruction
     iterations: int
     enough: bool
-    """Whether it ran for so long that seeing nothing says something."""
 
 
-def attempt(attack: Matching, seen: Observation, seconds: float) -> Attempt:
+def attempt(attack: Matching, observation: Observation, seconds: float) -> Attempt:
     """Attacks one client for at most ``seconds``, but for one iteration at least."""
     checkpointer = TimedCheckpointer(seconds)
-    (trial,) = limit_iterations(attack, MEASURED).on_many([seen], checkpointer)
-    fit = int(SHARE * checkpointer.left / checkpointer.each)
-    if fit <= MEASURED:
+    (trial,) = limit_iterations(attack, TIMED).on_many([observation], checkpointer)
+    fit = int(SHARE * checkpointer.seconds_left / checkpointer.seconds_per_iteration)
+    if fit <= TIMED:
         return Attempt(trial, count_iterations(trial), enough=False)
-    (found,) = limit_iterations(attack, fit).on_many([seen], checkpointer)
+    (found,) = limit_iterations(attack, fit).on_many([observation], checkpointer)
     done = count_iterations(found)
-    ended_itself = fit >= ENOUGH and checkpointer.left > 0
+    ended_itself = fit >= ENOUGH and checkpointer.seconds_left > 0
     return Attempt(found, done, enough=done >= ENOUGH or ended_itself)
 
 
@@ -68,9 +73,9 @@ def count_iterations(found: Reconstruction) -> int:
 
 
 def limit_iterations(attack: Matching, iterations: int) -> Matching:
-    """The attack with so many iterations in all, or its own number where that is less.
+    """The attack with at most so many iterations in all.
 
-    What else depends on their number is scaled with it: a schedule's patience, a stage's share.
+    What depends on their number is scaled with it: a schedule's patience, a stage's share.
     """
     if isinstance(attack, Gifd):
         each = min(attack.iterations, max(1, iterations // attack.stages))

@@ -13,7 +13,7 @@ from keyhole.auditing.results import AuditResult
 from keyhole.auditing.scoring import READ_SSIM
 from keyhole.auditing.sections import Section
 from keyhole.auditing.store import Store
-from keyhole.auditing.verdict import Verdict, how_bad
+from keyhole.auditing.verdict import Verdict, rank_severity
 from keyhole.report import view
 from keyhole.report.drawing import LARGE
 from keyhole.report.figures import data_uri, loss_plot, sweep_plot
@@ -134,5 +134,5 @@ def _evidence(verdict: Verdict, rows: dict[tuple[str, str, str], dict[str, Any]]
     defense = label_defense(verdict.defense)
     mine = [r for (_, _, d), r in rows.items() if d == defense and r["pictures"]]
     if verdict.status == "broken":
-        return max(mine, key=lambda r: how_bad(r["finding"]), default=None)
+        return max(mine, key=lambda r: rank_severity(r["finding"]), default=None)
     return max(mine, key=lambda r: max(p["ssim"] for p in r["pictures"]), default=None)

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from keyhole.auditing.finding import versions
+from keyhole.auditing.finding import read_versions
 from keyhole.auditing.run import full_precision
 from keyhole.defenses import noise_norm
 from keyhole.device import find_device
@@ -161,7 +161,7 @@ class HeatMapExperiment(Experiment):
             "images": self.images,
             "seed": seed,
             "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
-            "versions": versions(),
+            "versions": read_versions(),
         }
 
     def describe(self) -> dict[str, Any]:
