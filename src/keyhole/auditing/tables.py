@@ -33,10 +33,11 @@ def finding_rows(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> li
     have the metric.
     """
     names = [metric.name for metric in metrics_of(findings)]
+    statuses = {setting_key(v.model, v.data, v.defense): v.status for v in verdicts}
     return [
         {
             **identify(finding),
-            "verdict": find_status(finding, verdicts),
+            "verdict": statuses.get(setting_key(finding.model, finding.data, finding.defense)),
             **{
                 f"{name}_{part}": getattr(finding.metrics.get(name), part, None)
                 for name in names
@@ -110,13 +111,6 @@ def describe_setting(finding: Finding) -> Row:
         "keyhole": finding.versions.get("keyhole"),
         "key": finding.key,
     }
-
-
-def find_status(finding: Finding, verdicts: Sequence[Verdict]) -> str | None:
-    """The verdict on the setting that a finding belongs to."""
-    own = setting_key(finding.model, finding.data, finding.defense)
-    settings = {setting_key(v.model, v.data, v.defense): v.status for v in verdicts}
-    return settings.get(own)
 
 
 def list_images(finding: Finding) -> Iterator[tuple[int, int, int | None]]:
