@@ -37,7 +37,26 @@ class Attacker(StrEnum):
 class Knowledge:
     """What the attacker knows besides what the server saw.
 
-    ``mean`` and ``std`` are part of the training recipe that server and clients share.
+    Args:
+        shape: Shape of one model input, ``(channels, height, width)``.
+        classes: Number of classes.
+        mean: Mean of each channel by which pixels in [0, 1] are normalised. Mean and deviation
+            belong to the training recipe, which server and clients share.
+        std: Standard deviation of each channel by which pixels are normalised.
+        batch_size: Images in one batch of the client.
+        labels: The client's labels ``[n]``; None: unknown.
+        masks: The client's own dropout masks, one bool tensor ``[steps * batch, ...]`` per
+            dropout layer; None: unknown.
+        intercepted: The images as they were seen on their way to the client, one tensor
+            ``[n, C, H, W]`` per version; None: none was seen.
+        client_mode: Whether the clients' layers drop and use batch statistics (``"train"``).
+        defense: The clients' defense; None: the attacker does not know it.
+        adaptive: Whether the attacker uses what the defense declares; False: it attacks as in
+            the paper.
+        checkpoint_epoch: Epochs for which the global model had been trained.
+        rounds: How often the server saw an update of the client on the same images.
+        altered_model: What a malicious server changed in the model before it sent it out, in
+            words; None: the server is honest.
     """
 
     shape: tuple[int, int, int]
@@ -47,29 +66,30 @@ class Knowledge:
     batch_size: int = 1
     labels: Tensor | None = None
     masks: tuple[Tensor, ...] | None = None
-    """The client's own dropout masks: one bool tensor a site, ``[steps * batch, ...]``."""
     intercepted: tuple[Tensor, ...] | None = None
-    """The images as they were seen on their way to the client: versions ``[n, C, H, W]``."""
     client_mode: ClientMode = "train"
-    """How clients train, as the recipe says: whether layers drop and use batch statistics."""
     defense: Defense | None = None
-    """The clients' defense, where the attacker knows it: settings and what they declare."""
     adaptive: bool = True
-    """Whether the attacker uses what the defense declares; False: it attacks as a paper did."""
     checkpoint_epoch: int = 0
     rounds: int = 1
-    """How often the server saw an update of the client on the same images."""
     altered_model: str | None = None
-    """What a malicious server changed in the model before sending it out; None: it is honest."""
 
     def box(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """The least and greatest model input a pixel can have, each ``[C, 1, 1]``."""
+        """The least and greatest model input a pixel can have, each ``[C, 1, 1]``.
+
+        Args:
+            like: A tensor of the type and on the device that the bounds shall have.
+        """
         mean = torch.tensor(self.mean).to(like).view(-1, 1, 1)
         std = torch.tensor(self.std).to(like).view(-1, 1, 1)
         return (0 - mean) / std, (1 - mean) / std
 
     def declared(self, capability: Capability) -> Defense | None:
-        """The known defense, where it declares ``capability`` and the attacker uses that."""
+        """The known defense if it declares ``capability`` and the attacker adapts to it.
+
+        Args:
+            capability: What the attack wants to know about the defense.
+        """
         if self.defense is None or not self.adaptive or capability not in self.defense.declares:
             return None
         return self.defense
@@ -96,22 +116,30 @@ class Knowledge:
 class Observation:
     """What the server saw of one client: the global model it sent, the update it received.
 
-    Made by :class:`Server`, which sees to it that nothing else comes along.
+    :meth:`Server.receive` makes observations and strips everything else off them.
+
+    Args:
+        model: The global model that the server sent out.
+        update: The update that the client sent back.
+        knowledge: What else the attacker knows.
+        earlier: Other updates of the client, on the same images and from the same model.
+        client: The server's number for the client; it seeds an attack's first guesses.
     """
 
     model: nn.Module
     update: Update
     knowledge: Knowledge
     earlier: tuple[Update, ...] = ()
-    """Other updates of the client, by the same images and from the same model."""
     client: int = 0
-    """The server's number for the client; attacks draw their first guesses by it."""
 
 
 class Server:
     """The curious server: sends one global model out and looks at the updates that come back.
 
     All its observations share one copy of the model: weights only, evaluation mode, no gradients.
+
+    Args:
+        model: The global model.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -129,11 +157,18 @@ class Server:
         client: int = 0,
         earlier: Sequence[Update] = (),
     ) -> Observation:
-        """Records an update, detached from whatever the client computed it with."""
-        before = tuple(self.detached(each) for each in earlier)
-        return Observation(self.sent, self.detached(update), knowledge, before, client)
+        """Observes an update, detached from the client's computation.
 
-    def detached(self, update: Update) -> Update:
+        Args:
+            update: The update that the client sent.
+            knowledge: What else the attacker knows.
+            client: The server's number for the client.
+            earlier: Other updates of the client, on the same images and from the same model.
+        """
+        before = tuple(self._detach(each) for each in earlier)
+        return Observation(self.sent, self._detach(update), knowledge, before, client)
+
+    def _detach(self, update: Update) -> Update:
         check_is_a(Update, update)
         update.check().check_against(self.sent.state_dict())
         change = {name: tensor.detach().clone() for name, tensor in update.change.items()}

@@ -28,6 +28,13 @@ class Update:
     SGD with ``lr=1``: its change is ``-g``, bit for bit. Integer buffers may be among the tensors;
     every operation here passes them through untouched, and :meth:`check_defended` says which may
     leave a client so.
+
+    Args:
+        change: The change of each parameter or buffer, by its name in the model.
+        steps: Local steps that the change sums up.
+        lr: Learning rate of these steps.
+        batch_size: Images in each local batch.
+        examples: Images that the client trained on in all; servers weight clients by it.
     """
 
     change: Mapping[str, Tensor]
@@ -54,8 +61,11 @@ class Update:
     ) -> Update:
         """The update of a client that shares the gradient of one batch.
 
-        The gradient is by parameter name, or as ``torch.autograd.grad`` returns it: in the order
-        of ``model``'s parameters. A parameter whose gradient is None reports nothing.
+        Args:
+            gradient: By parameter name, or as ``torch.autograd.grad`` returns it: in the order of
+                ``model.parameters()``. A parameter whose gradient is None is left out.
+            model: The model that the gradient belongs to; its names and shapes are checked.
+            batch_size: Images in the batch.
 
         >>> layer = nn.Linear(2, 1)
         >>> loss = layer(torch.ones(1, 2)).sum()
@@ -74,7 +84,11 @@ class Update:
         return {k: v * scale for k, v in self.change.items() if v.is_floating_point()}
 
     def map(self, function: Callable[[str, Tensor], Tensor]) -> Update:
-        """Applies ``function(name, tensor)`` to the floating tensors; others stay as they are."""
+        """Applies a function to the floating tensors; the others stay as they are.
+
+        Args:
+            function: Called as ``function(name, tensor)``; returns the tensor's new value.
+        """
         changed = {
             name: function(name, tensor) if tensor.is_floating_point() else tensor
             for name, tensor in self.change.items()
@@ -100,10 +114,12 @@ class Update:
     def check_defended(self, weights: Mapping[str, Tensor] | None) -> Update:
         """Returns itself, or raises :class:`BadUpdate` where a tensor would leave undefended.
 
-        Defenses act on floating tensors. Of the others only integer buffers of the global model,
-        whose tensors are ``weights``, may leave: unchanged, or if they hold one number, as batch
-        norm's count of batches does. Without ``weights`` none can be told to be the model's own;
-        among them they may be float64, which is what becomes of integers that servers average.
+        Defenses act on floating tensors. Of the others, only integer buffers of the global model
+        may leave, and only unchanged or of one number, such as batch norm's count of batches.
+
+        Args:
+            weights: The tensors of the global model. Its integer buffers may be float64 here,
+                since servers average them. None: no integer tensor may leave.
         """
         for name, tensor in self.change.items():
             own = None if weights is None else weights.get(name)
@@ -125,7 +141,11 @@ class Update:
         return self
 
     def check_against(self, weights: Mapping[str, Tensor]) -> Update:
-        """Returns itself, or raises :class:`BadUpdate` where it is another model's."""
+        """Returns itself, or raises :class:`BadUpdate` where it is another model's.
+
+        Args:
+            weights: The tensors of the model, as its ``state_dict()`` gives them.
+        """
         for name, tensor in self.change.items():
             if name not in weights:
                 raise BadUpdate(f"the update has {shortened(name)}, which the model does not have")
@@ -137,14 +157,22 @@ class Update:
         return self
 
     def save(self, path: Path) -> None:
-        """Writes the update as safetensors, its history in the header."""
+        """Writes the update as safetensors, with steps, learning rate and sizes in the header.
+
+        Args:
+            path: The file to write.
+        """
         header = {"steps": self.steps, "lr": self.lr, "batch_size": self.batch_size}
         metadata = {k: repr(v) for k, v in {**header, "examples": self.examples}.items()}
         save_file({k: v.contiguous() for k, v in self.change.items()}, path, metadata)
 
     @classmethod
     def load(cls, path: Path) -> Update:
-        """Reads what :meth:`save` wrote; a header without history means one gradient."""
+        """Reads what :meth:`save` wrote; a file with a bare header holds one gradient.
+
+        Args:
+            path: The safetensors file to read.
+        """
         change, header = read_safetensors(path)
         try:
             return cls(

@@ -24,23 +24,26 @@ from keyhole.threat import Observation
 class Reconstruction:
     """What the attacker believes it saw.
 
-    ``images`` are model inputs ``[n, C, H, W]``, not clamped or denormalised; n may be less than
-    the batch where only some images could be read. ``confidence`` (one value an image, in [0, 1])
-    is the attacker's own, from what it can check without the truth. ``diagnostics`` are numbers
-    that explain the result: condition, residual, iterations.
+    Args:
+        images: Model inputs ``[n, C, H, W]``, neither clamped nor denormalised; n may be less
+            than the batch where only some images could be read.
+        labels: Labels ``[n]``.
+        confidence: One value in [0, 1] per image: the attacker's own, from what it can check
+            without the truth.
+        loss_curve: Pairs of iteration and loss.
+        frames: Pairs of iteration and ``images`` as they were then.
+        masks: Dropout masks, one tensor per dropout layer, if the attack looked for them.
+        notes: What a reader should know about how it was computed, one line each.
+        diagnostics: Numbers that explain the result, such as condition, residual, iterations.
     """
 
     images: Tensor | None = None
     labels: Tensor | None = None
     confidence: Tensor | None = None
     loss_curve: tuple[tuple[int, float], ...] = ()
-    """Iteration and loss."""
     frames: tuple[tuple[int, Tensor], ...] = ()
-    """Iteration and ``images`` as they were then."""
     masks: tuple[Tensor, ...] | None = None
-    """Dropout masks, one tensor a site, where they were looked for."""
     notes: tuple[str, ...] = ()
-    """What a reader should know of how it was computed, a line each."""
     diagnostics: dict[str, float] = field(default_factory=dict)
 
 
@@ -53,26 +56,26 @@ class Attack(ABC):
     """
 
     name: ClassVar[str]
-    """Of a class that declares none: where it is, ``package.module:Class``."""
+    """Defaults to where the class is, ``package.module:Class``."""
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     needs: ClassVar[str] = ""
-    """In words: what the model and the update must be like."""
+    """What the model and the update must be like, in words."""
     uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE})
-    """What it can use of what a known defense declares. A change of images is undone in whatever
-    an attack reads, unless it leaves that capability out."""
+    """What it can use of what a known defense declares. The base class undoes a declared change
+    of the images, unless the attack leaves that capability out."""
     only_adaptive: ClassVar[bool] = False
-    """Whether it is of use only to an attacker who knows the defense."""
+    """Whether only an attacker who knows the defense can use it."""
     reads_images: ClassVar[bool] = True
-    """Whether it looks for images, not for labels alone."""
+    """Whether it looks for images, not only for labels."""
     exact: ClassVar[bool] = True
-    """Whether what it reads is right to the grey level where it reads at all."""
+    """Whether what it reads is right to the grey level if it reads anything."""
     recovers_inputs: ClassVar[bool] = False
-    """Whether it finds the model's very inputs, whatever normalisation they are taken for."""
+    """Whether it finds the model's inputs without assuming how they were normalised."""
     reads_update: ClassVar[bool] = True
-    """Whether it looks at the update, and not elsewhere."""
+    """Whether it reads the update; False: it reads something else."""
     altered_model: ClassVar[str | None] = None
-    """What the server must change in the model before it sends it out; None: nothing."""
+    """What the server must change in the model before it sends it out, in words; None: nothing."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -80,44 +83,77 @@ class Attack(ABC):
 
     @property
     def given(self) -> frozenset[str]:
-        """Fields of Knowledge beyond the recipe that this attack must be told: ``labels``, ..."""
+        """Fields of :class:`Knowledge` that the attack needs besides the recipe: ``labels``, ..."""
         return frozenset()
 
     def alter(self, model: nn.Module) -> nn.Module:
-        """The model as the server sends it out; only attacks that alter it override this."""
+        """Returns the model as the server sends it out; only malicious servers change it.
+
+        Args:
+            model: The global model; it is left as it is.
+        """
         return model
 
     @abstractmethod
     def incompatibilities(self, observation: Observation) -> list[str]:
-        """Why this attack cannot be tried on ``observation``; empty where it can."""
+        """Says why this attack cannot be tried; empty where it can.
+
+        Args:
+            observation: What the server saw of one client.
+        """
 
     @abstractmethod
     def reads(self, observation: Observation) -> set[str]:
-        """The parameters whose change the attack needs to see, where it applies."""
+        """The names of the parameters whose change the attack needs to see.
+
+        Args:
+            observation: What the server saw of one client, to whom the attack applies.
+        """
 
     @abstractmethod
     def reconstruct(self, observation: Observation) -> Reconstruction:
-        """Reads the client's images or labels out of ``observation``."""
+        """Reads the client's images or labels out of what the server saw.
+
+        Args:
+            observation: What the server saw of one client.
+        """
 
     def stream(
         self, observations: Sequence[Observation], checkpointer: Checkpointer
     ) -> Iterator[Reconstruction]:
-        """One reconstruction for each observation, in order, as they get ready."""
+        """Yields one reconstruction per observation, in order, as they get ready.
+
+        Args:
+            observations: What the server saw of each client.
+            checkpointer: Where a long attack saves its state and reports its progress.
+        """
         for observation in observations:
             yield self.reconstruct(observation)
 
     def other_versions(self, observation: Observation) -> list[Reconstruction]:
-        """What other versions of the client's images show: here, each of its other updates."""
+        """Reads other versions of the client's images: here, from each of its other updates.
+
+        Args:
+            observation: What the server saw of one client.
+        """
         alone = [replace(observation, update=u, earlier=()) for u in observation.earlier]
         return [self.reconstruct(each) for each in alone]
 
     def matching_capabilities(self, defense: Defense) -> frozenset[Capability]:
-        """What this attack can use of what ``defense`` declares."""
+        """What this attack can use of what a defense declares.
+
+        Args:
+            defense: The clients' defense.
+        """
         none_read = frozenset() if self.reads_images else frozenset({Capability.IMAGE_CHANGE})
         return (self.uses & defense.declares) - none_read
 
     def knows(self, defense: Defense) -> bool:
-        """Whether an attacker who knows ``defense`` attacks otherwise than one who does not."""
+        """Whether an attacker who knows the defense attacks differently.
+
+        Args:
+            defense: The clients' defense.
+        """
         return bool(self.matching_capabilities(defense))
 
     @final
@@ -132,7 +168,9 @@ class Attack(ABC):
     ) -> Iterator[Reconstruction]:
         """Attacks several clients that trained the same model.
 
-        A long attack keeps its state on the ``checkpointer`` and goes on from what it finds there.
+        Args:
+            observations: What the server saw of each client.
+            checkpointer: Where a long attack saves its state, and from which it resumes.
         """
         for observation in observations:
             observation.update.check()
@@ -150,7 +188,12 @@ class Attack(ABC):
             yield self.undo_image_change(reconstruction, observation)
 
     def undo_image_change(self, found: Reconstruction, observation: Observation) -> Reconstruction:
-        """What was read, with a known change of the images undone."""
+        """Undoes a known change of the images, such as a shuffling of blocks, in what was read.
+
+        Args:
+            found: What the attack read.
+            observation: What the server saw of the client.
+        """
         known = observation.knowledge
         defense = known.declared(Capability.IMAGE_CHANGE)
         change = None if defense is None else defense.image_change()
@@ -179,7 +222,7 @@ class Attack(ABC):
 
     @property
     def label(self) -> str:
-        """Its name, with those of its parameters that are not the usual ones."""
+        """Its name, with those of its parameters that differ from their defaults."""
         return label_of(self)
 
     def __str__(self) -> str:

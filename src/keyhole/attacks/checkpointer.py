@@ -1,4 +1,4 @@
-"""Where a long attack keeps its state, and who watches it."""
+"""Where a long attack saves its state and reports its progress."""
 
 from __future__ import annotations
 
@@ -11,28 +11,39 @@ Saved = tuple[dict[str, Tensor], dict[str, Any]]
 
 
 class Checkpointer(Protocol):
-    """Given to an attack that takes long; one that does not may ignore it."""
+    """Saves and restores the state of a long attack; a short attack may ignore it."""
 
     victims_at_once: int | None
     """How many victims share the device; None: as many as fit."""
     deadline: float | None
-    """The ``time.monotonic()`` at which the attack ends with what it has; None: it runs on."""
+    """The ``time.monotonic()`` at which the attack stops with what it has; None: no limit."""
 
     def load(self) -> Saved | None:
-        """What an earlier, interrupted run of this very attack had saved."""
+        """Returns what an earlier, interrupted run of this very attack saved, if there is any."""
 
     def save(self, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-        """Keeps the attack's state; the last one saved counts."""
+        """Saves the attack's state in place of the one saved before.
+
+        Args:
+            tensors: The state's tensors, by name.
+            facts: The rest of the state, as JSON can hold it.
+        """
 
     def due(self) -> bool:
         """Whether it is time to save again."""
 
     def watch(self, done: int, total: int, text: str) -> None:
-        """Called now and then: iterations done, of how many, and how it goes."""
+        """Reports progress; attacks call it now and then.
+
+        Args:
+            done: Iterations done.
+            total: Iterations in all.
+            text: How the attack is doing, in a few words.
+        """
 
 
 class NullCheckpointer:
-    """A workbench without drawers or windows."""
+    """Saves nothing and reports nothing."""
 
     victims_at_once: int | None = None
     deadline: float | None = None
