@@ -7,7 +7,7 @@
     python benchmarks/csvar_unshuffle.py --pictures FOLDER ...          # and what it looks like
 
 The attacker has the shuffled images, knows CSVAR and has no key (see
-keyhole.attacks.jigsaw.undo.solve_best). Compared with the originals:
+keyhole.attacks.jigsaw.undo.solve_by_size). Compared with the originals:
 
 - ``shuffled``: what travels; ``thumbnail``: what is certain; ``solved``: the blocks in the order
   found; ``expected``: the mean over the attacker's beliefs;
@@ -39,8 +39,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.utils import save_image
 
-from keyhole.attacks.jigsaw.regions import combined, thumbnail
-from keyhole.attacks.jigsaw.undo import solve_best
+from keyhole.attacks.jigsaw.regions import build_thumbnail, combine_versions
+from keyhole.attacks.jigsaw.undo import solve_by_size
 from keyhole.data import load
 from keyhole.defenses.csvar import Csvar
 from keyhole.metrics import psnr, reidentify, ssim
@@ -78,9 +78,9 @@ def measure(name: str, images: int, gallery: Tensor, pictures: Path | None) -> d
     truth = gallery[:images]
     shuffled = Csvar().shuffle(truth, torch.arange(len(truth)))
     start = time.perf_counter()
-    found = solve_best(shuffled, Csvar())
+    found = solve_by_size(shuffled, Csvar())
     seconds = (time.perf_counter() - start) / len(truth)
-    stages = {"shuffled": shuffled, "thumbnail": thumbnail(shuffled), "solved": found.images}
+    stages = {"shuffled": shuffled, "thumbnail": build_thumbnail(shuffled), "solved": found.images}
     if pictures:
         draw(pictures / f"{name}.png", [truth, *stages.values(), found.expected])
     rows = {stage: judged(images, truth, gallery) for stage, images in stages.items()}
@@ -98,7 +98,7 @@ def measure_noisy(name: str, images: int, gallery: Tensor) -> dict[str, Row]:
         exact = torch.stack([Csvar().shuffle(truth, some) for some in seeds])
         noisy = exact + sigma * torch.randn(exact.shape, generator=draw)
         rows[f"{count} at {level}"] = judged(
-            solve_best(combined(noisy), Csvar()).expected, truth, gallery
+            solve_by_size(combine_versions(noisy), Csvar()).expected, truth, gallery
         )
     return rows
 

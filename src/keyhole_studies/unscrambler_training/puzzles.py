@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from keyhole.attacks.jigsaw.learned.solving import in_grey
-from keyhole.attacks.jigsaw.regions.cells import Cells, cells, picked
-from keyhole.attacks.jigsaw.regions.links import region_beliefs
-from keyhole.attacks.jigsaw.regions.planes import matched
-from keyhole.attacks.jigsaw.regions.seams import seams
-from keyhole.attacks.jigsaw.regions.solving import ROUNDS, SCHEDULES
+from keyhole.attacks.jigsaw.regions import (
+    Cells,
+    average_planes,
+    build_cells,
+    compute_region_beliefs,
+    compute_region_seam_costs,
+    match_planes,
+    reorder_pieces,
+)
 from keyhole.defenses import Csvar
 from keyhole.defenses.regions import sensitive
 
@@ -25,12 +27,12 @@ NOISE = 0.1
 
 @dataclass(frozen=True)
 class PublicImages:
-    """Public images, and how they are shown.
+    """Public images, and how they are cropped.
 
     Args:
         pixels: ``[N, C, H, W]``, uint8.
         crops: Sides of the squares that are cut out of them; all of one batch have the same side.
-        mirrored: Half of the images are mirrored; not for what is read, such as digits.
+        mirrored: Whether half of the images are mirrored; False for digits and letters.
     """
 
     pixels: Tensor
@@ -40,19 +42,26 @@ class PublicImages:
 
 @dataclass(frozen=True)
 class LabelledPuzzle:
-    """Shuffled images in grey, what their seams say, and the answers, ``[B, R, Q, 16, 16]``."""
+    """Shuffled images in grey, what their seams say, and the answers.
 
-    parts: Cells
+    Args:
+        cells: The cells of the images.
+        belief: P(piece in cell) by the seams, ``[B, R, Q, 16, 16]``.
+        right: Which pieces (last axis) are right in a cell, bool ``[B, R, Q, 16, 16]``: several
+            where blocks are alike.
+        in_doubt: Pairs about which there is any doubt, bool ``[B, R, Q, 16, 16]``: not those of
+            the sixteen black blocks of a black region.
+    """
+
+    cells: Cells
     belief: Tensor
     right: Tensor
-    """Which items (last axis) are the ones in a cell, bool: several where blocks are alike."""
-    asked: Tensor
-    """Pairs of which there is any doubt, bool: not the sixteen black blocks of a black region."""
+    in_doubt: Tensor
 
     def choose(self, chosen: Tensor) -> LabelledPuzzle:
         """The puzzles of some of the images, by their numbers."""
-        parts = Cells(self.parts.items[chosen], self.parts.coarse[chosen], self.parts.real)
-        return LabelledPuzzle(parts, self.belief[chosen], self.right[chosen], self.asked[chosen])
+        cells = Cells(self.cells.pieces[chosen], self.cells.coarse[chosen], self.cells.real)
+        return LabelledPuzzle(cells, self.belief[chosen], self.right[chosen], self.in_doubt[chosen])
 
 
 def make_puzzle(images: PublicImages, count: int, draw: torch.Generator) -> LabelledPuzzle:
@@ -65,33 +74,33 @@ def make_puzzle(images: PublicImages, count: int, draw: torch.Generator) -> Labe
     """
     truth = cut_crops(images, count, draw)
     seeds = torch.randint(2**62, (count,), generator=draw)
-    parts = cells(Csvar().shuffle(truth, seeds), sensitive(truth))
-    right, asked = find_answers(parts, truth)
-    seen = Cells(parts.items + draw_noise(parts.items, draw), parts.coarse, parts.real)
-    coloured = picked(seen.items, matched(seen)) if truth.shape[1] > 1 else seen.items
-    schedule = np.geomspace(*SCHEDULES[0], ROUNDS).tolist()
-    belief = region_beliefs(seams(seen, coloured), seen, schedule)
-    return LabelledPuzzle(in_grey(seen, coloured), belief, right, asked)
+    clean = build_cells(Csvar().shuffle(truth, seeds), sensitive(truth))
+    right, in_doubt = find_answers(clean, truth)
+    noisy = replace(clean, pieces=clean.pieces + draw_noise(clean.pieces, draw))
+    coloured = noisy.pieces
+    if truth.shape[1] > 1:
+        coloured = reorder_pieces(noisy.pieces, match_planes(noisy))
+    belief = compute_region_beliefs(compute_region_seam_costs(noisy, coloured), noisy)
+    return LabelledPuzzle(average_planes(noisy, coloured), belief, right, in_doubt)
 
 
-def find_answers(parts: Cells, truth: Tensor) -> tuple[Tensor, Tensor]:
-    """Which of the middle plane's items are right in which cells, and where there is any doubt."""
+def find_answers(cells: Cells, truth: Tensor) -> tuple[Tensor, Tensor]:
+    """Which of the middle plane's pieces are right in which cells, and where there is any doubt."""
     middle = truth.shape[1] // 2
-    wanted, items = (x[:, middle].flatten(4) for x in (parts.of(truth), parts.items))
-    same = (torch.cdist(wanted, items, p=float("inf")) < ALIKE).to(items)
-    may = parts.cannot == 0
-    whole = torch.where(parts.coarse, 4, 1)[..., None, None]
-    right = (parts.as_blocks(same) >= whole) & may
-    real = parts.real[..., :, None] & parts.real[..., None, :]
-    wrong = may & ~right
+    wanted, pieces = (x[:, middle].flatten(4) for x in (cells.cut(truth), cells.pieces))
+    same = (torch.cdist(wanted, pieces, p=float("inf")) < ALIKE).to(pieces)
+    possible = cells.forbidden == 0
+    right = (cells.sum_over_blocks(same) >= cells.cells_per_block) & possible
+    real = cells.real[..., :, None] & cells.real[..., None, :]
+    wrong = possible & ~right
     return right, real & wrong.any(-1, keepdim=True) & wrong.any(-2, keepdim=True)
 
 
-def draw_noise(items: Tensor, draw: torch.Generator) -> Tensor:
+def draw_noise(pieces: Tensor, draw: torch.Generator) -> Tensor:
     """White noise of a deviation up to NOISE for half of the images, none for the others."""
-    shape = (len(items), *(1,) * (items.ndim - 1))
+    shape = (len(pieces), *(1,) * (pieces.ndim - 1))
     sigma = (torch.rand(shape, generator=draw) * 2 - 1).clamp_min(0) * NOISE
-    return (sigma * torch.randn(items.shape, generator=draw)).to(items.device)
+    return (sigma * torch.randn(pieces.shape, generator=draw)).to(pieces.device)
 
 
 def cut_crops(images: PublicImages, count: int, draw: torch.Generator) -> Tensor:

@@ -109,9 +109,9 @@ def draw_batch(
 
 def puzzle_loss(network: Unscrambler, batch: LabelledPuzzle) -> Tensor:
     """Minus the mean log-probability of a right item in a cell, and of a right cell of an item."""
-    logits = network(batch.parts, batch.belief)
+    logits = network(batch.cells, batch.belief)
     found = []
     for axis in (-1, -2):
         chance = torch.log_softmax(logits, axis).masked_fill(~batch.right, -torch.inf)
-        found.append(torch.logsumexp(chance, axis)[batch.asked.any(axis)])
+        found.append(torch.logsumexp(chance, axis)[batch.in_doubt.any(axis)])
     return -torch.cat(found).mean()

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from keyhole.attacks.jigsaw.costs import (
-    Costs,
+    ArrangementCosts,
     Indices,
     Mask,
-    arrangement_costs,
-    both_ways,
+    compute_arrangement_costs,
+    compute_pairwise_costs,
 )
-from keyhole.attacks.jigsaw.descent import descend, moves, swap_changes
-from keyhole.attacks.jigsaw.seams import Seams
+from keyhole.attacks.jigsaw.descent import compute_swap_changes, descend, propose_moves
+from keyhole.attacks.jigsaw.seams import SeamCosts
 
 GRID = (4, 5)
 
@@ -24,13 +24,13 @@ def some_mask() -> Mask:
     return mask
 
 
-def some_seams() -> Seams:
+def some_seams() -> SeamCosts:
     draw = np.random.default_rng(0)
-    return Seams(right=draw.normal(size=(20, 20)), below=draw.normal(size=(20, 20)))
+    return SeamCosts(right=draw.normal(size=(20, 20)), below=draw.normal(size=(20, 20)))
 
 
-def some_costs() -> Costs:
-    return arrangement_costs(some_seams(), some_mask())
+def some_costs() -> ArrangementCosts:
+    return compute_arrangement_costs(some_seams(), some_mask())
 
 
 def some_arrangement(seed: int = 1) -> Indices:
@@ -43,8 +43,8 @@ def seam_by_seam(arrangement: Indices) -> float:
     shown = np.arange(mask.size)
     shown[cells] = cells[arrangement]
     shown = shown.reshape(GRID)
-    right = both_ways(some_seams().right, mask, axis=1)[0]
-    below = both_ways(some_seams().below, mask, axis=0)[0]
+    right = compute_pairwise_costs(some_seams().right, mask, axis=1)[0]
+    below = compute_pairwise_costs(some_seams().below, mask, axis=0)[0]
     total = 0.0
     for y, x in product(*map(range, GRID)):
         if x + 1 < GRID[1] and (mask[y, x] or mask[y, x + 1]):
@@ -62,7 +62,7 @@ def test_the_total_is_the_sum_over_all_seams(seed: int) -> None:
 
 def test_a_patch_is_judged_beside_its_neighbours_as_they_lie() -> None:
     costs, arrangement = some_costs(), some_arrangement()
-    judged = costs.if_all_else_stays(arrangement)
+    judged = costs.conditional(arrangement)
     for cell, patch in product(range(costs.size), repeat=2):
         moved = arrangement.copy()
         moved[cell] = patch
@@ -82,7 +82,7 @@ def test_neighbours_are_mutual_and_of_the_other_colour() -> None:
 def test_patches_that_never_moved_compete_only_at_open_sides() -> None:
     """In a row with cells 1 and 2 shuffled, patch 0 can have 1 or 2 to its right, and not 3."""
     seams = np.zeros((4, 4))
-    after, before = both_ways(seams, np.array([[False, True, True, False]]), axis=1)
+    after, before = compute_pairwise_costs(seams, np.array([[False, True, True, False]]), axis=1)
     by_row, by_column = -np.log(1 / 2), -np.log(1 / 2)
     assert after[0, 1] == pytest.approx((by_row + by_column) / 2)
     assert np.array_equal(before, after.T)
@@ -91,7 +91,7 @@ def test_patches_that_never_moved_compete_only_at_open_sides() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_changes_by_a_swap_are_exact(seed: int) -> None:
     costs, arrangement = some_costs(), some_arrangement(seed)
-    changes = swap_changes(costs, arrangement)
+    changes = compute_swap_changes(costs, arrangement)
     for i, j in product(range(costs.size), repeat=2):
         swapped = arrangement.copy()
         swapped[[i, j]] = arrangement[[j, i]]
@@ -106,5 +106,5 @@ def test_descent_ends_where_no_move_helps(seed: int) -> None:
     assert sorted(found) == list(range(costs.size))
     assert total == pytest.approx(costs.total(found))
     assert total <= costs.total(start)
-    assert all(costs.total(move) >= total - 1e-6 for move in moves(costs, found))
-    assert swap_changes(costs, found).min() > -1e-6
+    assert all(costs.total(move) >= total - 1e-6 for move in propose_moves(costs, found))
+    assert compute_swap_changes(costs, found).min() > -1e-6

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from keyhole.attacks.jigsaw import seam_costs, unshuffle
-from keyhole.attacks.jigsaw.costs import Costs, arrangement_costs
-from keyhole.attacks.jigsaw.placement import arrange
+from keyhole.attacks.jigsaw import unshuffle
+from keyhole.attacks.jigsaw.costs import ArrangementCosts, compute_arrangement_costs
+from keyhole.attacks.jigsaw.placement import find_arrangement
+from keyhole.attacks.jigsaw.seams import compute_seam_costs
 from keyhole.data import load
 from keyhole.errors import BadValue, DoesNotFit
 from keyhole.models.block_masks import block_masks
@@ -95,15 +96,15 @@ def test_what_was_not_shuffled_stays_and_no_patch_is_lost(pose: Make, noise: flo
 def test_an_arrangement_never_costs_more_than_the_one_given(pose: Make, noise: float) -> None:
     riddle = pose(photo(32), block_mask((8, 8), 0.7), noise=noise)
     patches = cut_patches(riddle.image[None].double(), (8, 8))[0].view(64, 3, 4, 4).numpy()
-    costs = arrangement_costs(seam_costs(patches), riddle.shuffled.numpy())
-    best, least, _ = arrange(costs)
+    costs = compute_arrangement_costs(compute_seam_costs(patches), riddle.shuffled.numpy())
+    best, least, _ = find_arrangement(costs)
     assert least == pytest.approx(costs.total(best))
     assert least < costs.total(np.arange(costs.size))
     cells = np.flatnonzero(riddle.shuffled.numpy())
     true = cells.searchsorted(riddle.answer.numpy()[cells])
     assert least < costs.total(true) + 1e-6
-    settled = Costs(costs.alone + 99 * (1 - np.eye(costs.size)), *astuple(costs)[1:])
-    assert np.array_equal(arrange(settled)[0], np.arange(costs.size))
+    settled = ArrangementCosts(costs.unary + 99 * (1 - np.eye(costs.size)), *astuple(costs)[1:])
+    assert np.array_equal(find_arrangement(settled)[0], np.arange(costs.size))
 
 
 def test_the_answer_does_not_depend_on_how_the_image_was_shuffled(pose: Make) -> None:

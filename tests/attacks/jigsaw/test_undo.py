@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from keyhole.attacks.jigsaw.learned import solve_learned
+from keyhole.attacks.jigsaw.learned import solve_with_network
 from keyhole.attacks.jigsaw.regions import solve
 from keyhole.attacks.jigsaw.undo import (
-    Restored,
+    RestoredImages,
+    estimate_noise,
     match_images,
-    noise_left,
     remove_noise,
     undo,
     unshuffle_blocks,
@@ -50,8 +50,8 @@ def test_a_change_that_no_solver_undoes_is_shown_until_one_is_registered(
     @undo.register
     def mirror_back(
         change: Mirrored, versions: Sequence[torch.Tensor], *, exact: bool = True
-    ) -> Restored:
-        return Restored(versions[-1].flip(-1))
+    ) -> RestoredImages:
+        return RestoredImages(versions[-1].flip(-1))
 
     assert torch.equal(undo(Mirrored(), [photos.flip(-1)]).images, photos)
 
@@ -60,9 +60,9 @@ def test_the_noise_in_an_image_is_measured(photos: torch.Tensor) -> None:
     flat = torch.full((3, 64, 64), 0.5)
     noise = torch.randn(flat.shape, generator=generator(0))
     for sigma in (0.02, 0.1, 0.2):
-        assert noise_left(flat + sigma * noise) == pytest.approx(sigma, rel=0.05)
-    assert noise_left(flat) == 0
-    assert noise_left(photos[0]) < 0.05
+        assert estimate_noise(flat + sigma * noise) == pytest.approx(sigma, rel=0.05)
+    assert estimate_noise(flat) == 0
+    assert estimate_noise(photos[0]) < 0.05
 
 
 def test_denoising_helps_and_never_needs_the_truth(photos: torch.Tensor) -> None:
@@ -111,7 +111,7 @@ def test_small_images_are_put_together_by_what_was_learnt_of_others() -> None:
     digits = load("digits", image_size=28).images(range(12))
     hidden = Csvar().on_images(digits, ClientSide(generator(0)))
     found = unshuffle_blocks(Csvar().image_change(), [hidden])
-    assert torch.equal(found.confidence, solve_learned(hidden).confidence)
+    assert torch.equal(found.confidence, solve_with_network(hidden).confidence)
     assert torch.equal(found.images, unshuffle_blocks(Csvar().image_change(), [hidden]).images)
     alone = ssim(solve(hidden).images, digits, data_range=1.0).mean()
     assert ssim(found.images, digits, data_range=1.0).mean() > alone

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from keyhole.attacks.jigsaw.regions.cells import cells
+from keyhole.attacks.jigsaw.regions import build_cells
 from keyhole.data import load
 from keyhole.defenses import Csvar
 from keyhole.defenses.regions import sensitive
@@ -35,22 +35,22 @@ def test_crops_are_squares_of_the_images() -> None:
 
 def test_the_answers_put_the_image_together() -> None:
     truth = torch.rand(2, 1, 32, 32, generator=generator(1))
-    parts = cells(Csvar().shuffle(truth, torch.tensor([1, 2])), sensitive(truth))
-    right, asked = find_answers(parts, truth)
+    cells = build_cells(Csvar().shuffle(truth, torch.tensor([1, 2])), sensitive(truth))
+    right, in_doubt = find_answers(cells, truth)
     assert bool((right.sum(-1) == 1).all())
     assert bool((right.sum(-2) == 1).all())
-    assert bool(asked.all())
-    laid = right.to(truth) @ parts.items[:, 0].flatten(4)
-    assert torch.allclose(laid, parts.of(truth)[:, 0].flatten(4))
+    assert bool(in_doubt.all())
+    laid = right.to(truth) @ cells.pieces[:, 0].flatten(4)
+    assert torch.allclose(laid, cells.cut(truth)[:, 0].flatten(4))
 
 
 def test_blocks_that_are_alike_are_no_question() -> None:
     truth = torch.zeros(1, 1, 32, 32)
     truth[..., :8, :8] = torch.rand(8, 8, generator=generator(1))
-    parts = cells(Csvar().shuffle(truth, torch.tensor([1])), sensitive(truth))
-    right, asked = find_answers(parts, truth)
-    assert bool(asked[0, 0, 0].all())
-    assert int(asked.sum()) == 16 * 16
+    cells = build_cells(Csvar().shuffle(truth, torch.tensor([1])), sensitive(truth))
+    right, in_doubt = find_answers(cells, truth)
+    assert bool(in_doubt[0, 0, 0].all())
+    assert int(in_doubt.sum()) == 16 * 16
     assert int(right[0, 0, 0].sum()) == 16
 
 
@@ -64,9 +64,9 @@ def test_half_of_the_images_are_noisy() -> None:
 def test_colour_is_matched_before_it_is_shown_in_grey() -> None:
     photos = PublicImages(load("photos", image_size=32).pixels([0, 1, 2]))
     made = make_puzzle(photos, 4, generator(0))
-    assert made.parts.items.shape == (4, 1, 4, 4, 16, 2, 2)
-    assert made.belief.shape == made.right.shape == made.asked.shape == (4, 4, 4, 16, 16)
+    assert made.cells.pieces.shape == (4, 1, 4, 4, 16, 2, 2)
+    assert made.belief.shape == made.right.shape == made.in_doubt.shape == (4, 4, 4, 16, 16)
     assert torch.allclose(made.belief.sum(-1), torch.ones(4, 4, 4, 16), atol=0.01)
-    known = (made.belief * made.right).sum(-1)[made.asked.any(-1)]
+    known = (made.belief * made.right).sum(-1)[made.in_doubt.any(-1)]
     assert float(known.mean()) > 0.3
     assert made.choose(torch.tensor([2])).belief.shape == (1, 4, 4, 16, 16)

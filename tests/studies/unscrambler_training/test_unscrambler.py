@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from keyhole.attacks.jigsaw.learned import Unscrambler
-from keyhole.attacks.jigsaw.regions.cells import Cells, cells
+from keyhole.attacks.jigsaw.regions import build_cells, reorder_pieces
 from keyhole.data import load
 from keyhole.defenses.regions import sensitive
 from keyhole.seeds import generator
@@ -35,27 +35,27 @@ def some(digits: PublicImages) -> LabelledPuzzle:
 
 def test_an_untrained_network_believes_the_seams(some: LabelledPuzzle) -> None:
     with torch.no_grad():
-        logits = Unscrambler(width=16, depth=1)(some.parts, some.belief)
-    said = torch.softmax(logits, -1)[some.asked.any(-1)]
-    assert torch.allclose(said, some.belief[some.asked.any(-1)], atol=0.02)
+        logits = Unscrambler(width=16, depth=1)(some.cells, some.belief)
+    said = torch.softmax(logits, -1)[some.in_doubt.any(-1)]
+    assert torch.allclose(said, some.belief[some.in_doubt.any(-1)], atol=0.02)
 
 
 @pytest.mark.parametrize("size", [(32, 32), (64, 64), (25, 25), (56, 46), (17, 40)])
-def test_where_an_item_lies_tells_it_nothing(size: tuple[int, int]) -> None:
-    """The same items in another order get the same logits, in that order."""
+def test_where_a_piece_lies_tells_it_nothing(size: tuple[int, int]) -> None:
+    """The same pieces in another order get the same logits, in that order."""
     image = torch.rand(1, 1, *size, generator=generator(2))
-    parts = cells(image, torch.ones_like(sensitive(image)))
-    belief = torch.softmax(torch.randn(*parts.cannot.shape, generator=generator(3)), -1)
+    cells = build_cells(image, torch.ones_like(sensitive(image)))
+    belief = torch.softmax(torch.randn(*cells.forbidden.shape, generator=generator(3)), -1)
     network = Unscrambler(width=16, depth=2)
     torch.nn.init.normal_(network.asked.weight)
     order = torch.randperm(16, generator=generator(4))
-    whole = parts.real.all(-1)
+    whole = cells.real.all(-1)
     order = torch.where(whole[..., None], order, torch.arange(16))
-    moved = parts.items.gather(4, order[None, None, ..., None, None].expand_as(parts.items))
+    moved = reorder_pieces(cells.pieces, order[None, None])
     index = order[None, :, :, None, :].expand_as(belief)
     with torch.no_grad():
-        straight = network(parts, belief)
-        other = network(Cells(moved, parts.coarse, parts.real), belief.gather(-1, index))
+        straight = network(cells, belief)
+        other = network(replace(cells, pieces=moved), belief.gather(-1, index))
     assert torch.allclose(straight.gather(-1, index), other, atol=1e-3)
 
 

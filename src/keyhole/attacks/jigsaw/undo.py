@@ -1,7 +1,8 @@
 """Undoes what a defense declares to have done to images, in the images that an attack reads.
 
-An attack on the update, or on the line, sees what the client was shown: shuffled or noisy images.
-An attacker who knows the defense undoes the change, with all versions that were seen.
+An attack on the update, or on the images' way to the client, reads what the client was shown:
+shuffled or noisy images. An attacker who knows the defense undoes the change, with all versions
+that were seen.
 """
 
 from __future__ import annotations
@@ -18,19 +19,25 @@ from skimage.restoration import denoise_nl_means
 from torch import Tensor
 from torch.nn import functional as F
 
-from keyhole.attacks.jigsaw.learned.solving import fits, solve_learned
-from keyhole.attacks.jigsaw.regions import Solved, combined, solve, thumbnail
+from keyhole.attacks.jigsaw.learned.solving import fits_shipped_network, solve_with_network
+from keyhole.attacks.jigsaw.regions import Solution, build_thumbnail, combine_versions, solve
 from keyhole.defenses import Csvar
 from keyhole.defenses.capabilities import BlockShuffle, ImageChange, PixelNoise
 from keyhole.errors import DoesNotFit
 
-SURE = 0.4
-"""Who expects a smaller share of the blocks to lie right shows the mean of what may be."""
+MIN_CONFIDENCE = 0.4
+"""An attacker who expects a smaller share of the blocks to be right shows the expected image."""
 
 
 @dataclass(frozen=True)
-class Restored:
-    """Images in [0, 1] with a change undone, and how sure the attacker is of each."""
+class RestoredImages:
+    """Images with a change undone, and how sure the attacker is of each.
+
+    Args:
+        images: ``[n, C, H, W]`` in [0, 1].
+        confidence: One value in [0, 1] per image; None: unknown.
+        note: What a reader should know, if the change was not undone.
+    """
 
     images: Tensor
     confidence: Tensor | None = None
@@ -38,83 +45,88 @@ class Restored:
 
 
 @singledispatch
-def undo(change: ImageChange, versions: Sequence[Tensor], *, exact: bool = True) -> Restored:
-    """Undoes what a defense declares to have done to images.
+def undo(change: ImageChange, versions: Sequence[Tensor], *, exact: bool = True) -> RestoredImages:
+    """Undoes a change that a defense declares to have made to images.
 
     Args:
-        change: What was done to them.
+        change: What the defense did.
         versions: The same images as they were seen, each version ``[n, C, H, W]`` in [0, 1].
-        exact: Whether their pixels were read exactly, or near enough.
+        exact: Whether their pixels were read exactly, or nearly so.
     """
     kind = type(change).__name__
-    return Restored(versions[-1], note=f"not undone: no solver is registered for {kind}")
+    return RestoredImages(versions[-1], note=f"not undone: no solver is registered for {kind}")
 
 
 @undo.register
 def unshuffle_blocks(
     change: BlockShuffle, versions: Sequence[Tensor], *, exact: bool = True
-) -> Restored:
-    """The puzzle solved region by region; several versions show the same blocks, less noisily.
+) -> RestoredImages:
+    """Solves the puzzle region by region; several versions together have less noise.
 
-    Images of 17 to 64 px are solved with the advice of a network that was trained on public ones:
-    that lifts MNIST's SSIM from .56 to .85, 25 px faces' from .86 to .87, colour photos' by .00 to
-    .01. Where blocks are blurred, or most of them may lie wrong, the mean of what may be is shown.
+    Images of 17 to 64 px are solved with the advice of a network that was trained on public images.
+    That lifts the SSIM of MNIST from .56 to .85, of 25 px faces from .86 to .87, of colour photos
+    by .00 to .01. Where blocks are blurred, or most of them may be wrong, the result is the mean of
+    all arrangements by the attacker's beliefs.
     """
     known = Csvar(channels=change.channels, block=change.block)
-    versions = complete_versions(versions)
-    means = [thumbnail(version) for version in versions]
+    versions = drop_incomplete_versions(versions)
+    means = [build_thumbnail(version) for version in versions]
     aligned = [v[match_images(m, means[-1])] for v, m in zip(versions, means, strict=True)]
     try:
-        clean = combined(torch.stack(aligned[::-1]).float(), block=known.block)
-        solved = solve_best(clean, known)
+        clean = combine_versions(torch.stack(aligned[::-1]).float(), block=known.block)
+        solution = solve_by_size(clean, known)
     except DoesNotFit as error:
-        return Restored(versions[-1], note=f"not un-shuffled: {error}")
-    sure = ((solved.confidence >= SURE) & exact)[:, None, None, None]
-    return Restored(torch.where(sure, solved.images, solved.expected), solved.confidence)
+        return RestoredImages(versions[-1], note=f"not un-shuffled: {error}")
+    sure = ((solution.confidence >= MIN_CONFIDENCE) & exact)[:, None, None, None]
+    images = torch.where(sure, solution.images, solution.expected)
+    return RestoredImages(images, solution.confidence)
 
 
-def solve_best(shuffled: Tensor, defense: Csvar) -> Solved:
-    """By the solver that is best for images ``[B, C, H, W]`` of this size."""
-    return (solve_learned if fits(shuffled) else solve)(shuffled, defense=defense)
+def solve_by_size(shuffled: Tensor, defense: Csvar) -> Solution:
+    """Solves images ``[B, C, H, W]`` by the solver that is best for their size."""
+    solver = solve_with_network if fits_shipped_network(shuffled) else solve
+    return solver(shuffled, defense=defense)
 
 
 @undo.register
-def remove_noise(change: PixelNoise, versions: Sequence[Tensor], *, exact: bool = True) -> Restored:
-    """The mean of all versions, then non-local means for the noise left (Buades et al. 2005)."""
-    versions = complete_versions(versions)
+def remove_noise(
+    change: PixelNoise, versions: Sequence[Tensor], *, exact: bool = True
+) -> RestoredImages:
+    """Averages all versions, then denoises by non-local means (Buades et al. 2005)."""
+    versions = drop_incomplete_versions(versions)
     last = versions[-1]
     aligned = [version[match_images(version, last)] for version in versions]
     mean = torch.stack(aligned).mean(0)
     known = change.sigma / len(versions) ** 0.5
-    cleaned = [smooth(image, min(known, noise_left(image))) for image in mean]
-    return Restored(torch.stack(cleaned))
+    cleaned = [denoise(image, min(known, estimate_noise(image))) for image in mean]
+    return RestoredImages(torch.stack(cleaned))
 
 
-def noise_left(image: Tensor) -> float:
+def estimate_noise(image: Tensor) -> float:
     """The deviation of the noise in ``image [C, H, W]`` (Immerkaer 1996).
 
-    By a difference of two Laplacians, which smooth images hardly answer to. An attack that prefers
-    smooth images has taken some of the noise off already.
+    By a difference of two Laplacians, which is nearly zero for smooth images. It may be less than
+    the defense's noise: an attack that prefers smooth images has removed some of it already.
     """
     kernel = torch.tensor([[1.0, -2, 1], [-2, 4, -2], [1, -2, 1]], dtype=torch.double)
-    answer = F.conv2d(image[:, None].double(), kernel[None, None].to(image.device))
-    return float((math.pi / 2) ** 0.5 / 6 * answer.abs().mean())
+    response = F.conv2d(image[:, None].double(), kernel[None, None].to(image.device))
+    return float((math.pi / 2) ** 0.5 / 6 * response.abs().mean())
 
 
-def smooth(image: Tensor, sigma: float) -> Tensor:
-    """One image ``[C, H, W]`` with noise of a known deviation taken off."""
+def denoise(image: Tensor, sigma: float) -> Tensor:
+    """Removes noise of a known deviation from an image ``[C, H, W]``."""
     if sigma == 0:
         return image
     pixels = image.permute(1, 2, 0).double().cpu().numpy()
-    found = denoise_nl_means(
+    smoothed = denoise_nl_means(
         pixels, patch_size=5, patch_distance=7, h=0.8 * sigma, sigma=sigma, channel_axis=-1
     )
-    laid = np.ascontiguousarray(found.reshape(pixels.shape))
-    return torch.from_numpy(laid).permute(2, 0, 1).to(image)
+    contiguous = np.ascontiguousarray(smoothed.reshape(pixels.shape))
+    return torch.from_numpy(contiguous).permute(2, 0, 1).to(image)
 
 
-def complete_versions(versions: Sequence[Tensor]) -> list[Tensor]:
-    """Those in which as many images were read as in the last: others cannot be matched with it."""
+def drop_incomplete_versions(versions: Sequence[Tensor]) -> list[Tensor]:
+    """Keeps the versions with as many images as the last: others cannot be matched with it."""
     return [version for version in versions if len(version) == len(versions[-1])]
 
 

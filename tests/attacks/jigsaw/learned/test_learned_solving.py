@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from keyhole.attacks.jigsaw.learned import Unscrambler, solve_learned
-from keyhole.attacks.jigsaw.learned.solving import fits
-from keyhole.attacks.jigsaw.regions import solve, thumbnail
+from keyhole.attacks.jigsaw.learned import Unscrambler, solve_with_network
+from keyhole.attacks.jigsaw.learned.solving import fits_shipped_network
+from keyhole.attacks.jigsaw.regions import build_thumbnail, solve
 from keyhole.data import load
 from keyhole.defenses import Csvar
 from keyhole.errors import BadValue, DoesNotFit
@@ -25,7 +25,7 @@ def test_faces_are_put_together_better() -> None:
     truth, shuffled = hidden("faces", range(24))
     alone, advised = (
         ssim(found.expected, truth, data_range=1.0).mean()
-        for found in (solve(shuffled), solve_learned(shuffled))
+        for found in (solve(shuffled), solve_with_network(shuffled))
     )
     assert advised > alone
 
@@ -35,7 +35,7 @@ def test_digits_are_put_together_better() -> None:
     truth, shuffled = hidden("digits", range(24), 28)
     alone, advised = (
         float((found.images == truth).double().mean())
-        for found in (solve(shuffled), solve_learned(shuffled))
+        for found in (solve(shuffled), solve_with_network(shuffled))
     )
     assert advised > alone
 
@@ -46,7 +46,7 @@ def test_mnist_is_put_together_far_better(data_dir: Path) -> None:
     shuffled = Csvar().shuffle(truth, torch.arange(24))
     alone, advised = (
         ssim(found.images, truth, data_range=1.0).mean()
-        for found in (solve(shuffled), solve_learned(shuffled))
+        for found in (solve(shuffled), solve_with_network(shuffled))
     )
     assert advised > alone + 0.15
 
@@ -55,7 +55,7 @@ def test_colour_photos_are_not_put_together_worse() -> None:
     truth, shuffled = hidden("photos", range(20), 32)
     alone, advised = (
         ssim(found.images, truth, data_range=1.0).mean()
-        for found in (solve(shuffled), solve_learned(shuffled))
+        for found in (solve(shuffled), solve_with_network(shuffled))
     )
     assert advised > alone - 0.005
 
@@ -64,20 +64,22 @@ def test_colour_photos_are_not_put_together_worse() -> None:
 def test_pixels_only_move_inside_their_region_and_plane(size: tuple[int, int]) -> None:
     truth = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
     shuffled = Csvar().shuffle(truth, torch.tensor([1, 2]))
-    found = solve_learned(shuffled)
+    found = solve_with_network(shuffled)
     pixels = shuffled.flatten(1)
     assert torch.equal(pixels.gather(1, found.sources.flatten(1)), found.images.flatten(1))
     numbers = torch.arange(pixels.shape[1]).expand_as(pixels)
     assert torch.equal(found.sources.flatten(1).sort(1).values, numbers)
-    assert torch.allclose(thumbnail(found.images), thumbnail(truth), atol=1e-5)
+    assert torch.allclose(build_thumbnail(found.images), build_thumbnail(truth), atol=1e-5)
 
 
 def test_it_finds_the_same_again_and_image_by_image(monkeypatch: pytest.MonkeyPatch) -> None:
     _, shuffled = hidden("photos", range(3), 32)
-    first, second = solve_learned(shuffled), solve_learned(shuffled)
+    first, second = solve_with_network(shuffled), solve_with_network(shuffled)
     assert torch.equal(first.expected, second.expected)
-    monkeypatch.setattr("keyhole.attacks.jigsaw.regions.solving.AT_ONCE", {"cpu": 16, "cuda": 16})
-    apart = solve_learned(shuffled)
+    monkeypatch.setattr(
+        "keyhole.attacks.jigsaw.regions.solving.REGIONS_AT_ONCE", {"cpu": 16, "cuda": 16}
+    )
+    apart = solve_with_network(shuffled)
     assert torch.equal(first.images, apart.images)
     assert torch.allclose(first.confidence, apart.confidence, atol=1e-4)
 
@@ -86,36 +88,36 @@ def test_it_finds_the_same_again_and_image_by_image(monkeypatch: pytest.MonkeyPa
 def test_other_settings_of_the_defense(defense: Csvar) -> None:
     truth = load("photos", image_size=32).images(range(4))
     shuffled = defense.shuffle(truth, torch.arange(4))
-    found = solve_learned(shuffled, defense=defense).images
+    found = solve_with_network(shuffled, defense=defense).images
     gained = ssim(found, truth, data_range=1.0) - ssim(shuffled, truth, data_range=1.0)
     assert float(gained.mean()) > 0.2
 
 
 def test_no_images_are_no_trouble() -> None:
-    assert solve_learned(torch.rand(0, 1, 28, 28)).images.shape == (0, 1, 28, 28)
+    assert solve_with_network(torch.rand(0, 1, 28, 28)).images.shape == (0, 1, 28, 28)
 
 
 def test_it_fits_images_of_17_to_64_px() -> None:
-    sides = [side for side in range(4, 130) if fits(torch.zeros(1, 1, side, side))]
+    sides = [side for side in range(4, 130) if fits_shipped_network(torch.zeros(1, 1, side, side))]
     assert sides == list(range(17, 65))
 
 
 def test_says_what_it_cannot_do() -> None:
     image = torch.rand(1, 3, 32, 32)
     with pytest.raises(DoesNotFit, match="mixed"):
-        solve_learned(image, defense=Csvar(channels="mixed"))
+        solve_with_network(image, defense=Csvar(channels="mixed"))
     with pytest.raises(DoesNotFit, match="regions of 8 px, not of 16: use solve"):
-        solve_learned(torch.rand(1, 1, 112, 92))
+        solve_with_network(torch.rand(1, 1, 112, 92))
     with pytest.raises(BadValue, match="finite"):
-        solve_learned(image * float("nan"))
+        solve_with_network(image * float("nan"))
     with pytest.raises(DoesNotFit, match="regions of 16 px"):
-        solve_learned(image, network=Unscrambler(side=4, width=8, depth=1))
+        solve_with_network(image, network=Unscrambler(side=4, width=8, depth=1))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_finds_the_same() -> None:
     _, shuffled = hidden("photos", range(2), 64)
-    here, there = solve_learned(shuffled), solve_learned(shuffled.cuda())
+    here, there = solve_with_network(shuffled), solve_with_network(shuffled.cuda())
     assert there.images.is_cuda
     assert (here.images == there.images.cpu()).double().mean() > 0.95

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from keyhole.attacks.jigsaw.regions import solve, thumbnail
+from keyhole.attacks.jigsaw.regions import build_thumbnail, solve
 from keyhole.defenses.csvar import Csvar
 from keyhole.errors import BadValue, DoesNotFit
 
@@ -27,7 +27,7 @@ def test_pixels_only_move_inside_their_region_and_plane(hide, size: tuple[int, i
     assert torch.equal(pixels.gather(1, found.sources.flatten(1)), found.images.flatten(1))
     numbers = torch.arange(pixels.shape[1]).expand_as(pixels)
     assert torch.equal(found.sources.flatten(1).sort(1).values, numbers)
-    assert torch.allclose(thumbnail(found.images), thumbnail(hidden.truth), atol=1e-5)
+    assert torch.allclose(build_thumbnail(found.images), build_thumbnail(hidden.truth), atol=1e-5)
 
 
 def test_strips_of_single_pixels_go_on_as_the_image_ends(hide) -> None:
@@ -51,7 +51,9 @@ def test_confidence_is_the_share_expected_to_be_right(hide) -> None:
 def test_each_image_is_solved_by_itself(hide, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = hide(3, count=5)
     together = solve(hidden.shuffled)
-    monkeypatch.setattr("keyhole.attacks.jigsaw.regions.solving.AT_ONCE", {"cpu": 32, "cuda": 32})
+    monkeypatch.setattr(
+        "keyhole.attacks.jigsaw.regions.solving.REGIONS_AT_ONCE", {"cpu": 32, "cuda": 32}
+    )
     apart = solve(hidden.shuffled)
     assert torch.equal(together.images, apart.images)
     assert torch.allclose(together.confidence, apart.confidence, atol=1e-4)
@@ -60,9 +62,9 @@ def test_each_image_is_solved_by_itself(hide, monkeypatch: pytest.MonkeyPatch) -
 def test_an_adviser_has_the_last_word(hide) -> None:
     hidden = hide()
 
-    def stubborn(parts, coloured, costs, belief):
-        stay = torch.arange(16).expand(belief.shape[:-1])
-        return stay, torch.eye(16).expand_as(belief), torch.zeros_like(belief)
+    def stubborn(cells, coloured, seams, beliefs):
+        stay = torch.arange(16).expand(beliefs.shape[:-1])
+        return stay, torch.eye(16).expand_as(beliefs), torch.zeros_like(beliefs)
 
     left = solve(hidden.shuffled, defense=Csvar(channels="together"), adviser=stubborn)
     assert torch.equal(left.images, hidden.shuffled)
@@ -83,10 +85,10 @@ def test_one_block_size_everywhere(hide, block: int) -> None:
     assert hidden.right(solve(hidden.shuffled, defense=defense).images) > 0.9
 
 
-def test_block_sizes_may_be_told(hide) -> None:
+def test_block_sizes_may_be_given(hide) -> None:
     hidden = hide(3, defense=Csvar(block=2))
-    told = solve(hidden.shuffled, fine=torch.ones(2, 4, 4, dtype=torch.bool))
-    assert hidden.right(told.images) > 0.9
+    solution = solve(hidden.shuffled, fine=torch.ones(2, 4, 4, dtype=torch.bool))
+    assert hidden.right(solution.images) > 0.9
 
 
 def test_no_images_are_no_trouble() -> None:

@@ -1,4 +1,4 @@
-"""Unscramblers on disk, and the one that comes with Keyhole."""
+"""Unscramblers on disk, and the shipped one."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from keyhole.attacks.jigsaw.learned.network import Unscrambler
 from keyhole.models.shipped import ShippedNetwork
 
 
-def built(plan: Mapping[str, Any]) -> Unscrambler:
+def build_unscrambler(plan: Mapping[str, Any]) -> Unscrambler:
+    """An unscrambler with the dimensions that its file states."""
     return Unscrambler(*(int(plan[part]) for part in ("side", "width", "depth", "heads")))
 
 
 UNSCRAMBLERS = ShippedNetwork(
     "unscrambler",
-    built,
+    build_unscrambler,
     shipped=("keyhole.attacks.jigsaw.learned", "regions8.safetensors"),
     advice="install Keyhole again, or train one with python tools/train_unscrambler.py "
     "OUT.safetensors",
@@ -28,7 +29,15 @@ UNSCRAMBLERS = ShippedNetwork(
 def save_unscrambler(
     network: Unscrambler, path: Path, *, trained_on: str, steps: int, seed: int
 ) -> None:
-    """Writes an unscrambler, how it is built, and where its weights come from."""
+    """Writes an unscrambler's weights and dimensions, and how it was trained, to a file.
+
+    Args:
+        network: The unscrambler.
+        path: The safetensors file.
+        trained_on: The images it was trained on, in words.
+        steps: The number of training steps.
+        seed: The seed of the training.
+    """
     plan = {
         "side": network.side,
         "width": network.width,
@@ -43,5 +52,9 @@ def save_unscrambler(
 
 @cache
 def load_unscrambler(path: Path | None = None) -> Unscrambler:
-    """The unscrambler in a file (None: the one that comes with Keyhole), read once."""
+    """Loads an unscrambler in evaluation mode, once.
+
+    Args:
+        path: Its file; None: the unscrambler that is shipped with Keyhole.
+    """
     return UNSCRAMBLERS.load(path)

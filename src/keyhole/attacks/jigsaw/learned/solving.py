@@ -4,48 +4,50 @@ from __future__ import annotations
 
 import copy
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from keyhole.attacks.jigsaw.belief import TINY, Puzzle, balance
-from keyhole.attacks.jigsaw.learned.network import Unscrambler, sizes
+from keyhole.attacks.jigsaw.belief import Puzzle, balance_prices
+from keyhole.attacks.jigsaw.learned.network import Unscrambler
 from keyhole.attacks.jigsaw.learned.shipped import load_unscrambler
-from keyhole.attacks.jigsaw.regions.blocks import least
-from keyhole.attacks.jigsaw.regions.cells import Cells
-from keyhole.attacks.jigsaw.regions.links import region_beliefs
-from keyhole.attacks.jigsaw.regions.seams import Seams
-from keyhole.attacks.jigsaw.regions.solving import (
-    ROUNDS,
-    SCHEDULES,
-    Adviser,
-    Solved,
+from keyhole.attacks.jigsaw.regions import (
+    Cells,
+    RegionSeamCosts,
+    Solution,
+    average_planes,
+    compute_region_beliefs,
     solve,
 )
+from keyhole.attacks.jigsaw.regions.solving import Adviser, choose_order
 from keyhole.defenses.csvar import Csvar, check_images
 from keyhole.defenses.regions import region_side
 from keyhole.errors import DoesNotFit
 
-WEIGHT = 0.5
-"""Of the network's advice when seams are weighed again: it has heard of them already. Chosen by
-public images that it had not seen; from 0.25 to 2 SSIM differs by 0.015 at most."""
-FAINTEST = -7.0
-"""The log of the least probability that its advice may give."""
+ADVICE_WEIGHT = 0.5
+"""Weight of the network's advice when seams are weighed again, since it is based on them. Chosen on
+public images that the network had not seen; from 0.25 to 2 SSIM differs by 0.015 at most."""
+MIN_LOG_ADVICE = -7.0
+"""The log of the least probability that the advice may give."""
 
 
-def fits(shuffled: Tensor) -> bool:
+def fits_shipped_network(shuffled: Tensor) -> bool:
     """Whether the shipped network is for images ``[B, C, H, W]`` of this size: 17 to 64 px."""
     return region_side(*shuffled.shape[-2:]) == 8
 
 
-def solve_learned(
+def solve_with_network(
     shuffled: Tensor, *, defense: Csvar | None = None, network: Unscrambler | None = None
-) -> Solved:
-    """Puts the blocks of ``shuffled [B, C, H, W]``, floats in [0, 1], in order.
+) -> Solution:
+    """Puts the blocks of shuffled images in order with the advice of a network.
 
-    As :func:`~keyhole.attacks.jigsaw.regions.solve` does; then the ``network`` (None: the one
-    that comes with Keyhole) corrects the beliefs, and seams are weighed once more beside them, in
-    half as much time again. The confidence is the network's: it has been told when it was wrong.
+    :func:`~keyhole.attacks.jigsaw.regions.solve` computes beliefs, the network corrects them, and
+    the seams are weighed once more beside them, which takes half as much time again. The confidence
+    is the network's, which was trained on right and wrong answers.
+
+    Args:
+        shuffled: ``[B, C, H, W]``, floats in [0, 1].
+        defense: The defense as the attacker knows it.
+        network: The adviser; None: the unscrambler that is shipped with Keyhole.
     """
     network = network or load_unscrambler()
     check_images(shuffled)
@@ -55,40 +57,27 @@ def solve_learned(
         )
     if next(network.parameters()).device != shuffled.device:
         network = copy.deepcopy(network).to(shuffled.device)
-    return solve(shuffled, defense=defense, adviser=adviser_by(network))
+    return solve(shuffled, defense=defense, adviser=make_adviser(network))
 
 
-def adviser_by(network: Unscrambler) -> Adviser:
-    """Beliefs corrected by the network, then weighed beside the seams once more."""
+def make_adviser(network: Unscrambler) -> Adviser:
+    """An adviser that corrects beliefs by the network and weighs the seams beside them again."""
 
     def advise(
-        parts: Cells, coloured: Tensor, costs: Seams, belief: Tensor
+        cells: Cells, coloured: Tensor, seams: RegionSeamCosts, beliefs: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        advice = corrected(network, in_grey(parts, coloured), belief)
-        return *advised(costs, parts, advice), advice
+        advice = correct_beliefs(network, average_planes(cells, coloured), beliefs)
+        log_advice = advice.log().clamp_min(MIN_LOG_ADVICE)
+        unary = -ADVICE_WEIGHT * log_advice / cells.cells_per_block
+        advised = compute_region_beliefs(seams, cells, unary=unary)
+        return choose_order(advised, cells), advised, advice
 
     return advise
 
 
-def advised(costs: Seams, parts: Cells, advice: Tensor) -> tuple[Tensor, Tensor]:
-    """The order found by the seams with the network's advice, ``[B, R, Q, 16]``, and the beliefs.
-
-    Both ``advice`` and the beliefs are ``[B, R, Q, 16, 16]``.
-    """
-    alone = -WEIGHT * advice.log().clamp_min(FAINTEST) / sizes(parts)
-    schedule = np.geomspace(*SCHEDULES[0], ROUNDS).tolist()
-    belief = region_beliefs(costs, parts, schedule, alone)
-    return least(parts.as_blocks(-(belief + TINY).log()) + parts.cannot), belief
-
-
-def corrected(network: Unscrambler, grey: Cells, belief: Tensor) -> Tensor:
+def correct_beliefs(network: Unscrambler, grey: Cells, beliefs: Tensor) -> Tensor:
     """What the network believes, ``[B, R, Q, 16, 16]``; rows and columns sum to about one."""
     with torch.no_grad():
-        logits = network(grey, belief)
-    price = balance(logits, torch.zeros_like(logits[..., :1, :]), Puzzle.balancing[1])
-    return torch.softmax(logits - price, -1)
-
-
-def in_grey(parts: Cells, coloured: Tensor) -> Cells:
-    """The mean over planes of items ``[B, C, R, Q, 16, side, side]`` whose planes are matched."""
-    return Cells(coloured.mean(1, keepdim=True), parts.coarse, parts.real)
+        logits = network(grey, beliefs)
+    start = torch.zeros_like(logits[..., :1, :])
+    return torch.softmax(logits - balance_prices(logits, start, Puzzle.balancing[1]), -1)

@@ -1,84 +1,112 @@
-"""A shuffled image as regions of 4x4 cells, S/4 pixels a side, and the items that lie in them.
+"""A shuffled image as regions of 4x4 cells, S/4 pixels per side, and the pieces that lie in them.
 
-A coarse block is a square of four items that stay together. Regions at the border may have fewer
-cells; the others of their sixteen are not real and keep items that are not real.
+A fine block is one piece; a coarse block is a square of four pieces that stay together. Regions at
+the border may have fewer cells; the rest of their sixteen are not real and keep pieces that are not
+real.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from keyhole.attacks.jigsaw.regions.blocks import is_odd
+from keyhole.attacks.jigsaw.regions.blocks import find_best_assignment, has_odd_blocks
 from keyhole.defenses.regions import region_side, zones
 from keyhole.errors import DoesNotFit
 
 CELLS = 16
-NEVER = 1e4
-"""Nats: what an item costs in a cell where it cannot lie."""
+"""Cells of a region."""
+FORBIDDEN = 1e4
+"""Nats: what a piece costs in a cell where it cannot lie."""
 
 
 @dataclass(frozen=True)
 class Cells:
-    """Items by the cell in which the shuffled image shows them, row by row.
+    """Pieces by the cell in which the shuffled image shows them, row by row.
 
-    ``coarse [B, R, Q]``: regions whose blocks are of four cells; ``real [R, Q, 16]``: cells that
-    the image has. R and Q count the rows and columns of regions.
+    R and Q count the rows and columns of regions.
+
+    Args:
+        pieces: ``[B, C, R, Q, 16, side, side]``.
+        coarse: Regions whose blocks are of four cells, bool ``[B, R, Q]``.
+        real: Cells that the image has, bool ``[R, Q, 16]``.
     """
 
-    items: Tensor
-    """``[B, C, R, Q, 16, side, side]``"""
+    pieces: Tensor
     coarse: Tensor
     real: Tensor
 
     @property
     def side(self) -> int:
-        """A cell's, in pixels."""
-        return self.items.shape[-1]
+        """The side of a cell, in pixels."""
+        return self.pieces.shape[-1]
 
     @property
-    def cannot(self) -> Tensor:
-        """NEVER where an item (last axis) cannot lie in a cell, else 0: ``[B, R, Q, 16, 16]``.
+    def cells_per_block(self) -> Tensor:
+        """The number of cells that a block of each region has, ``[B, R, Q, 1, 1]``."""
+        return torch.where(self.coarse, 4, 1)[..., None, None]
 
-        In a coarse block an item keeps its quarter.
+    @property
+    def forbidden(self) -> Tensor:
+        """FORBIDDEN where a piece (last axis) cannot lie in a cell, else 0: ``[B, R, Q, 16, 16]``.
+
+        In a coarse block a piece keeps its quarter.
         """
         real = self.real
         mixed = real[..., :, None] != real[..., None, :]
-        quarter = quarters(real.device)
+        quarter = quarter_numbers(real.device)
         turned = self.coarse[..., None, None] & (quarter[:, None] != quarter)
-        return torch.where((turned & real[..., None, :]) | mixed, NEVER, 0.0)
+        return torch.where((turned & real[..., None, :]) | mixed, FORBIDDEN, 0.0)
 
-    def as_blocks(self, costs: Tensor) -> Tensor:
-        """``costs [B, R, Q, 16, 16]`` of items in cells; in coarse regions those of whole blocks.
+    def sum_over_blocks(self, costs: Tensor) -> Tensor:
+        """Replaces costs in coarse regions by those of whole blocks.
 
-        There each entry becomes the sum over the block's four cells and the items in them.
+        There each entry becomes the sum over the block's four cells and the pieces in them.
+
+        Args:
+            costs: Of pieces (last axis) in cells, ``[B, R, Q, 16, 16]``.
         """
         lead = costs.shape[:-2]
         halves = costs.view(*lead, *(2,) * 8)  # block's row, quarter's row, block's column, ...
         whole = torch.einsum("...aibjcidj->...abcd", halves)[
             ..., :, None, :, None, :, None, :, None
         ]
-        alike = whole.expand(*lead, *(2,) * 8).reshape(costs.shape)
-        return torch.where(self.coarse[..., None, None], alike, costs)
+        by_block = whole.expand(*lead, *(2,) * 8).reshape(costs.shape)
+        return torch.where(self.coarse[..., None, None], by_block, costs)
 
-    def of(self, images: Tensor) -> Tensor:
-        """Other images of the same size, cut alike."""
-        return cut(images, self.side, tuple(self.real.shape[:2]))
+    def assign(self, costs: Tensor) -> Tensor:
+        """The piece of each cell, ``[B, R, Q, 16]``, at the least total cost; blocks stay whole.
+
+        Args:
+            costs: Of pieces (last axis) in cells, ``[B, R, Q, 16, 16]``.
+        """
+        return find_best_assignment(self.sum_over_blocks(costs) + self.forbidden)
+
+    def cut(self, images: Tensor) -> Tensor:
+        """Cuts other images of the same size into pieces.
+
+        Args:
+            images: ``[B, C, H, W]``.
+        """
+        return cut_pieces(images, self.side, tuple(self.real.shape[:2]))
 
 
-def quarters(device: torch.device) -> Tensor:
+def quarter_numbers(device: torch.device) -> Tensor:
     """Which quarter of its coarse block each cell is, ``[16]``."""
     cell = torch.arange(CELLS, device=device)
     return cell // 4 % 2 * 2 + cell % 2
 
 
-def cells(shuffled: Tensor, fine: Tensor, block: int | None = None) -> Cells:
-    """The cells of ``shuffled [B, C, H, W]``.
+def build_cells(shuffled: Tensor, fine: Tensor, block: int | None = None) -> Cells:
+    """Cuts shuffled images into cells.
 
-    ``fine [B, rows, columns]`` says which regions have the finer blocks.
+    Args:
+        shuffled: ``[B, C, H, W]``.
+        fine: Which regions have the finer blocks, bool ``[B, rows, columns]``.
+        block: The side of all blocks, if they have one size everywhere.
     """
     height, width = shuffled.shape[-2:]
     side = region_side(height, width)
@@ -93,7 +121,7 @@ def cells(shuffled: Tensor, fine: Tensor, block: int | None = None) -> Cells:
     real = torch.zeros(rows, columns, 4, 4, dtype=torch.bool, device=shuffled.device)
     coarse = torch.zeros_like(fine)
     for zone in zones(height, width, block):
-        if is_odd(zone, side):
+        if has_odd_blocks(zone, side):
             continue
         down, across = zone.grid(side // 4)
         row, column = zone.top // side, zone.left // side
@@ -101,30 +129,45 @@ def cells(shuffled: Tensor, fine: Tensor, block: int | None = None) -> Cells:
         is_fine = zone.of_regions(fine, side)
         sizes = torch.where(is_fine, zone.fine, zone.coarse)
         zone.of_regions(coarse, side).copy_(2 * sizes == side)
-    items = cut(shuffled, side // 4, (rows, columns))
-    return Cells(items=items, coarse=coarse, real=real.flatten(2))
+    pieces = cut_pieces(shuffled, side // 4, (rows, columns))
+    return Cells(pieces=pieces, coarse=coarse, real=real.flatten(2))
 
 
-def cut(images: Tensor, side: int, regions: tuple[int, ...]) -> Tensor:
+def cut_pieces(images: Tensor, side: int, regions: tuple[int, ...]) -> Tensor:
     """``images [B, C, H, W]`` as ``[B, C, R, Q, 16, side, side]``, with zeros where they end."""
     rows, columns = regions
     height, width = images.shape[-2:]
     filled = F.pad(images, (0, 4 * side * columns - width, 0, 4 * side * rows - height))
-    parts = filled.view(*images.shape[:2], rows, 4, side, columns, 4, side)
-    return parts.permute(0, 1, 2, 5, 3, 6, 4, 7).reshape(
+    grid = filled.view(*images.shape[:2], rows, 4, side, columns, 4, side)
+    return grid.permute(0, 1, 2, 5, 3, 6, 4, 7).reshape(
         *images.shape[:2], rows, columns, CELLS, side, side
     )
 
 
-def paste(items: Tensor, height: int, width: int) -> Tensor:
-    """The inverse of :func:`cut`."""
-    batch, planes, rows, columns, _, side, _ = items.shape
-    parts = items.view(batch, planes, rows, columns, 4, 4, side, side)
-    laid = parts.permute(0, 1, 2, 4, 6, 3, 5, 7)
-    return laid.reshape(batch, planes, 4 * side * rows, 4 * side * columns)[..., :height, :width]
+def join_pieces(pieces: Tensor, height: int, width: int) -> Tensor:
+    """The inverse of :func:`cut_pieces`."""
+    batch, planes, rows, columns, _, side, _ = pieces.shape
+    grid = pieces.view(batch, planes, rows, columns, 4, 4, side, side)
+    lines = grid.permute(0, 1, 2, 4, 6, 3, 5, 7)
+    return lines.reshape(batch, planes, 4 * side * rows, 4 * side * columns)[..., :height, :width]
 
 
-def picked(items: Tensor, order: Tensor) -> Tensor:
-    """``items [B, C, R, Q, 16, ...]`` in the order ``[B, C, R, Q, 16]``, or one for all planes."""
-    index = order.view(*order.shape, *(1,) * (items.ndim - order.ndim))
-    return items.gather(4, index.expand_as(items))
+def reorder_pieces(pieces: Tensor, order: Tensor) -> Tensor:
+    """Puts pieces in another order.
+
+    Args:
+        pieces: ``[B, C, R, Q, 16, ...]``.
+        order: The number of the piece in each cell, ``[B, C, R, Q, 16]``.
+    """
+    index = order.view(*order.shape, *(1,) * (pieces.ndim - order.ndim))
+    return pieces.gather(4, index.expand_as(pieces))
+
+
+def average_planes(cells: Cells, coloured: Tensor) -> Cells:
+    """The cells in grey.
+
+    Args:
+        cells: The cells of the shuffled images.
+        coloured: Their pieces with matched planes, ``[B, C, R, Q, 16, side, side]``.
+    """
+    return replace(cells, pieces=coloured.mean(1, keepdim=True))

@@ -9,21 +9,25 @@ from keyhole.defenses.csvar import check_images
 from keyhole.defenses.regions import join_zones, region_side, region_sums, zones
 
 
-def region_means(shuffled: Tensor) -> Tensor:
+def compute_region_means(shuffled: Tensor) -> Tensor:
     """The exact means of the original's regions, ``[B, C, rows, columns]``.
 
     Blocks move only inside their region and plane, so the shuffled image has the same means.
     """
     check_images(shuffled)
     height, width = shuffled.shape[-2:]
-    parts = [region_sums(zone, shuffled) / zone.pixels for zone in zones(height, width)]
-    return join_zones(parts, height, width)
+    by_zone = [region_sums(zone, shuffled) / zone.pixels for zone in zones(height, width)]
+    return join_zones(by_zone, height, width)
 
 
-def thumbnail(shuffled: Tensor) -> Tensor:
-    """:func:`region_means` of ``[B, C, H, W]``, bicubically enlarged to the image's own size."""
+def build_thumbnail(shuffled: Tensor) -> Tensor:
+    """The means of the original's regions, bicubically enlarged to the image's own size.
+
+    Args:
+        shuffled: ``[B, C, H, W]``.
+    """
     height, width = shuffled.shape[-2:]
     side = region_side(height, width)
-    means = region_means(shuffled)
+    means = compute_region_means(shuffled)
     whole = F.interpolate(means, scale_factor=side, mode="bicubic", align_corners=False)
     return whole[..., :height, :width].clamp(0, 1)

@@ -1,9 +1,9 @@
-"""Several versions of one image, each shuffled anew: less noise, and nothing else.
+"""Several versions of one image, each shuffled differently: they reduce noise, and nothing else.
 
 Exact versions add nothing. A version is the multiset of each region's blocks, which all versions
-share, and an order that is uniform whatever the original is: given one version, the probability
-of another is the same for every original that has these blocks. With noise on the pixels (versions
-read out of gradients) each holds the same blocks once more, and their mean has less of it.
+share, and an order that is uniform for every original: given one version, the probability of
+another is the same for every original that has these blocks. With noise on the pixels (versions
+read out of gradients) each holds the same blocks once more, and their mean has less noise.
 """
 
 from __future__ import annotations
@@ -11,41 +11,47 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from keyhole.attacks.jigsaw.regions.blocks import by_content, pools, taken
+from keyhole.attacks.jigsaw.regions.blocks import find_sources, group_regions, take_pixels
 from keyhole.defenses.regions import variances
 from keyhole.errors import BadValue
 
 ROUNDS = 2
-"""Blocks are matched with the first version's, then with the mean's, which are less noisy."""
+"""Blocks are matched with those of the first version, then of the mean, which has less noise."""
 
 
-def combined(versions: Tensor, *, block: int | None = None) -> Tensor:
-    """One version ``[B, C, H, W]`` out of ``versions [K, B, C, H, W]``, in the first one's order.
+def combine_versions(versions: Tensor, *, block: int | None = None) -> Tensor:
+    """Makes one version ``[B, C, H, W]`` of several, in the order of the first.
 
     Blocks are matched by their content within each region and plane, and averaged. Exact versions
     give back the first as it is.
+
+    Args:
+        versions: ``[K, B, C, H, W]``.
+        block: The side of all blocks, if they have one size everywhere.
     """
     if versions.ndim != 5 or not len(versions):
-        raise BadValue(f"combined takes versions [K, B, C, H, W], not {list(versions.shape)}")
+        raise BadValue(
+            f"combine_versions takes versions [K, B, C, H, W], not {list(versions.shape)}"
+        )
     first, others = versions[0], versions[1:]
     if not len(others):
         return first
-    fine = sensitive_together(versions)
-    found = first
+    fine = find_sensitive_regions(versions)
+    mean = first
     for _ in range(ROUNDS):
-        moved = [
-            taken(other, by_content(other, found, pools(other, fine, block))) for other in others
+        reordered = [
+            take_pixels(other, find_sources(other, mean, group_regions(other, fine, block)))
+            for other in others
         ]
-        found = first + torch.stack([other - first for other in moved]).sum(0) / len(versions)
-    return found
+        mean = first + torch.stack([other - first for other in reordered]).sum(0) / len(versions)
+    return mean
 
 
-def sensitive_together(versions: Tensor) -> Tensor:
-    """Which regions have the finer blocks, by the mean of the versions' variances.
+def find_sensitive_regions(versions: Tensor) -> Tensor:
+    """Which regions have the finer blocks, bool ``[B, rows, columns]``.
 
-    Noise may lift one version's region above the median, hardly their mean.
-
-    bool ``[B, rows, columns]``.
+    By the mean of the versions' variances: noise may lift one version's region above the median,
+    but hardly their mean.
     """
     spread = torch.stack([variances(version) for version in versions]).mean(0)
     ranked = spread.flatten(1).sort(1).values
