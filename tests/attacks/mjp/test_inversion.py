@@ -19,7 +19,7 @@ from keyhole.attacks import (
 )
 from keyhole.attacks.matching.parts.unknowns import ConfinedPixels
 from keyhole.attacks.matching.problem import MatchingProblem
-from keyhole.attacks.mjp.reading import embedding_of, read
+from keyhole.attacks.mjp.reading import read_update, require_embedding
 from keyhole.defenses import Mjp
 from keyhole.errors import DoesNotFit
 from keyhole.models.puzzle import cut_patches, join_patches
@@ -31,8 +31,10 @@ QUARTER = Mjp(gamma=0.25)
 def close(found: Reconstruction, seen: Any) -> None:
     """Asserts that an image agrees with what can be read off the update."""
     assert found.images is not None
-    reading = read(seen.observation)
-    patches = found.images.double().flatten()[embedding_of(seen.observation).input_layer.layout]
+    reading = read_update(seen.observation)
+    patches = found.images.double().flatten()[
+        require_embedding(seen.observation).input_layer.layout
+    ]
     rest = patches - (patches @ reading.space.T) @ reading.space
     torch.testing.assert_close(rest, reading.rest, atol=1e-4, rtol=0)
 
@@ -79,11 +81,11 @@ def test_the_gradient_of_the_truth_is_matched(puzzle: Puzzle, vit: nn.Module) ->
 def test_it_starts_from_the_smooth_image(puzzle: Puzzle, vit: nn.Module) -> None:
     seen = puzzle(vit, QUARTER, 0).observation
     attack = MjpInversion()
-    told = attack.extra_inputs(seen)
-    assert told["start.pixels"].shape == (1, 3, 32, 32)
-    assert told["rest"].shape == (16, 192)
-    assert told["space"].shape == (16, 192)  # as many rows as cells, whatever was covered
-    filled = told["space"].any(1)
+    known = attack.extra_inputs(seen)
+    assert known["start.pixels"].shape == (1, 3, 32, 32)
+    assert known["rest"].shape == (16, 192)
+    assert known["space"].shape == (16, 192)  # as many rows as cells, whatever was covered
+    filled = known["space"].any(1)
     assert filled.tolist() == [True] * 4 + [False] * 12
     assert replace(attack, confined=False).extra_inputs(seen) == {}
 

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from keyhole.attacks.mjp.reading import (
     Reading,
-    combined,
-    covered_cells,
-    embedding_of,
-    known_hiding,
-    read,
-    without_localisation,
+    combine_readings,
+    find_covered_cells,
+    find_hidden_positions,
+    read_update,
+    require_embedding,
+    subtract_localisation,
 )
 from keyhole.defenses import Gaussian, HiddenPositions, Mjp
 from keyhole.federation import LocalTraining
@@ -40,14 +40,14 @@ def off(patches: Tensor, space: Tensor) -> Tensor:
 @pytest.mark.parametrize("gamma", [0.1, 0.25, 0.9, 1.0])
 def test_the_mask_is_read_exactly(puzzle: Puzzle, vit: nn.Module, dal: Any, gamma: float) -> None:
     seen = puzzle(vit, Mjp(gamma=gamma, dal=dal, dal_weight=1.0), 0)
-    assert torch.equal(covered_cells(seen.observation), seen.covered[0])
+    assert torch.equal(find_covered_cells(seen.observation), seen.covered[0])
     assert seen.covered[0].any()
 
 
 def test_nothing_covered_is_read_as_such(puzzle: Puzzle, vit: nn.Module) -> None:
     seen = puzzle(vit, Mjp(gamma=0), 0)
-    assert not covered_cells(seen.observation).any()
-    found = read(seen.observation)
+    assert not find_covered_cells(seen.observation).any()
+    found = read_update(seen.observation)
     assert found.space.shape == (0, 192)
     torch.testing.assert_close(found.rest, seen.patches, atol=1e-3, rtol=0)
 
@@ -62,7 +62,7 @@ def test_the_localisers_part_is_taken_off(
     plain = puzzle(vit, replace(QUARTER, dal="none"), 0)
     assert torch.equal(plain.covered[0], seen.covered[0])
     expected, whole = plain.observation.update.gradient(), seen.observation.update.gradient()
-    found = without_localisation(seen.observation)
+    found = subtract_localisation(seen.observation)
     for name, gradient in expected.items():
         assert torch.allclose(found[name], gradient, rtol=0, atol=1e-7)
     assert not torch.allclose(whole["pos_embed"], expected["pos_embed"], rtol=0, atol=1e-6)
@@ -79,15 +79,15 @@ def test_the_part_is_that_of_each_updates_own_mask(puzzle: Puzzle, vit: nn.Modul
         (*plain.observation.earlier, plain.observation.update),
         strict=True,
     ):
-        found = without_localisation(seen.observation, update)["pos_embed"]
+        found = subtract_localisation(seen.observation, update)["pos_embed"]
         assert torch.allclose(found, bare.gradient()["pos_embed"], rtol=0, atol=1e-7)
 
 
 def test_shared_weights_show_the_same_as_a_shared_gradient(puzzle: Puzzle, vit: nn.Module) -> None:
     seen = puzzle(vit, QUARTER, 0, training=LocalTraining(lr=10.0))
     assert seen.observation.update.lr == 10
-    assert torch.equal(covered_cells(seen.observation), seen.covered[0])
-    found = read(seen.observation)
+    assert torch.equal(find_covered_cells(seen.observation), seen.covered[0])
+    found = read_update(seen.observation)
     assert off(seen.patches[seen.covered[0]], found.space).norm() < 0.02 * seen.patches.norm()
 
 
@@ -95,10 +95,10 @@ def test_a_defense_that_is_not_known_takes_nothing_off(puzzle: Puzzle, vit: nn.M
     seen = puzzle(vit, QUARTER, 0).observation
     for defense in (None, Gaussian()):
         other = replace(seen, knowledge=replace(seen.knowledge, defense=defense))
-        assert known_hiding(other) is None
-        found, whole = without_localisation(other), seen.update.gradient()
+        assert find_hidden_positions(other) is None
+        found, whole = subtract_localisation(other), seen.update.gradient()
         assert all(torch.equal(found[n], g) for n, g in whole.items())
-    assert known_hiding(seen) == HiddenPositions(QUARTER.dal_weight)
+    assert find_hidden_positions(seen) == HiddenPositions(QUARTER.dal_weight)
 
 
 def vit_small() -> nn.Module:
@@ -114,7 +114,7 @@ def test_the_span_of_the_covered_patches_is_read(
     puzzle: Puzzle, vit: nn.Module, gamma: float, index: int
 ) -> None:
     seen = puzzle(vit, Mjp(gamma=gamma), index)
-    found, covered = read(seen.observation), seen.covered[0]
+    found, covered = read_update(seen.observation), seen.covered[0]
     assert found.space.shape == (int(covered.sum()), 192)
     unit = found.space @ found.space.T
     torch.testing.assert_close(unit, torch.eye(len(unit)).double())
@@ -132,7 +132,7 @@ def test_every_cell_is_read_modulo_the_span(
     """The truth in its right place, also where cells were covered and shuffled."""
     model = vit if make == "vit" else vit_small()
     seen = puzzle(model, QUARTER, index)
-    found = read(seen.observation)
+    found = read_update(seen.observation)
     torch.testing.assert_close(found.rest, off(seen.patches, found.space), atol=2e-3, rtol=0)
     assert found.residual < 1e-5
     assert torch.equal(found.covered, seen.covered[0])
@@ -148,9 +148,9 @@ def test_reading_in_double_precision_is_exact(puzzle: Puzzle, vit: nn.Module) ->
     assert found is not None
     names = [name for name, _ in model.named_parameters()]
     update = Update.from_gradient(dict(zip(names, found, strict=True)))
-    reading = read(Server(model).receive(update, seen.observation.knowledge))
+    reading = read_update(Server(model).receive(update, seen.observation.knowledge))
     assert len(reading.space) == 4
-    truth = inputs[0].flatten()[embedding_of(seen.observation).input_layer.layout]
+    truth = inputs[0].flatten()[require_embedding(seen.observation).input_layer.layout]
     torch.testing.assert_close(reading.rest, off(truth, reading.space), atol=1e-9, rtol=0)
     assert reading.residual < 1e-14
 
@@ -161,7 +161,7 @@ def test_several_rounds_read_the_image_exactly(puzzle: Puzzle, vit: nn.Module, i
     seen = puzzle(vit, QUARTER, index, rounds=5)
     assert not torch.stack(seen.covered).all(0).any()
     updates = (*seen.observation.earlier, seen.observation.update)
-    rest, hidden = combined([read(seen.observation, update) for update in updates])
+    rest, hidden = combine_readings([read_update(seen.observation, update) for update in updates])
     assert len(hidden) == 0
     torch.testing.assert_close(rest, seen.patches, atol=2e-3, rtol=0)
 
@@ -179,7 +179,7 @@ def test_what_all_spaces_have_in_common_stays_hidden() -> None:
         space = torch.linalg.qr(both.T)[0].T
         covered = torch.zeros(5, dtype=torch.bool)
         readings.append(Reading(covered, space, off(truth, space), 0.0))
-    rest, hidden = combined(readings)
+    rest, hidden = combine_readings(readings)
     assert hidden.shape == (1, 12)
     torch.testing.assert_close(hidden.T @ hidden, shared.T @ shared)
     torch.testing.assert_close(rest, off(truth, shared))
@@ -188,13 +188,13 @@ def test_what_all_spaces_have_in_common_stays_hidden() -> None:
 def test_one_round_alone_is_itself() -> None:
     space = random_space(3, 0)
     one = Reading(torch.zeros(5, dtype=torch.bool), space, torch.ones(5, 12).double(), 0.0)
-    assert combined([one]) == (one.rest, one.space)
+    assert combine_readings([one]) == (one.rest, one.space)
 
 
 def test_two_rounds_of_one_mask_show_no_more_than_one() -> None:
     truth, space = torch.randn(5, 12).double(), random_space(3, 0)
     one = Reading(torch.zeros(5, dtype=torch.bool), space, off(truth, space), 0.0)
-    rest, hidden = combined([one, one])
+    rest, hidden = combine_readings([one, one])
     torch.testing.assert_close(rest, one.rest)
     torch.testing.assert_close(hidden.T @ hidden, space.T @ space)
 
@@ -202,6 +202,6 @@ def test_two_rounds_of_one_mask_show_no_more_than_one() -> None:
 def test_an_empty_update_explains_nothing(puzzle: Puzzle, vit: nn.Module) -> None:
     seen = puzzle(vit, QUARTER, 0).observation
     empty = seen.update.map(lambda name, tensor: torch.zeros_like(tensor))
-    found = read(replace(seen, update=empty))
+    found = read_update(replace(seen, update=empty))
     assert found.residual == 1
     assert not found.rest.any()

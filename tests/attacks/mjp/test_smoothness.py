@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from keyhole.attacks.mjp.smoothness import Smoothness, descend, opponent, smoothest
+from keyhole.attacks.mjp.smoothness import (
+    Roughness,
+    build_opponent_axes,
+    find_smoothest,
+    minimise,
+)
 from keyhole.models.anatomy import InputLayer
 from keyhole.models.puzzle import cut_patches
 from keyhole.seeds import generator
@@ -64,7 +69,7 @@ def test_a_smooth_image_is_recovered(channels: int, seed: int) -> None:
     image = waves(channels, seed)
     rest, space = hidden(image)
     everywhere = torch.ones(16, dtype=torch.bool)
-    found = smoothest(
+    found = find_smoothest(
         rest, space, cells(channels), knowledge(channels), moved=everywhere, rounds=6, turns=80
     )
     before = (cells(channels).assemble(rest, (channels, SIDE, SIDE)) - image).norm()
@@ -76,7 +81,7 @@ def test_a_smooth_image_is_recovered(channels: int, seed: int) -> None:
 def test_patches_change_within_the_space_alone_and_only_those_that_may() -> None:
     rest, space = hidden(waves())
     moved = torch.arange(16) % 3 > 0
-    found = smoothest(rest, space, cells(), knowledge(), moved=moved, rounds=2, turns=20)
+    found = find_smoothest(rest, space, cells(), knowledge(), moved=moved, rounds=2, turns=20)
     assert torch.equal(found[~moved], rest[~moved])
     change = found[moved] - rest[moved]
     assert change.any(1).all()
@@ -89,7 +94,7 @@ def test_cells_that_are_not_known_yet_do_not_pull_at_their_neighbours() -> None:
     rest, space = hidden(waves())
     left = torch.arange(16) % 4 < 2
     rest = torch.where(left[:, None], rest, 0)
-    found = smoothest(rest, space, cells(), knowledge(), moved=left, rounds=5, turns=60)
+    found = find_smoothest(rest, space, cells(), knowledge(), moved=left, rounds=5, turns=60)
     assert not found[~left].any()
     error = (found - patches_of(waves()))[left].norm()
     assert error < 0.25 * patches_of(waves())[left].norm()
@@ -99,7 +104,7 @@ def test_roughness_is_that_of_neighbours_both_of_which_count() -> None:
     image = waves(1)
     counted = torch.ones_like(image)
     counted[:, :, SIDE // 2] = 0
-    measure = Smoothness(knowledge(1), counted)
+    roughness = Roughness(knowledge(1), counted)
     rough = 0.0
     for row in range(SIDE):
         for column in range(SIDE):
@@ -109,39 +114,39 @@ def test_roughness_is_that_of_neighbours_both_of_which_count() -> None:
                     if all(counted[place] for place in places):
                         rough += float(image[places[0]] - image[places[1]]) ** 2
     ridge = 1e-7 * float((image * counted).square().sum())
-    assert float(measure(image)) == pytest.approx(rough + ridge)
+    assert float(roughness(image)) == pytest.approx(rough + ridge)
 
 
 def test_reweighted_squares_are_absolute_values() -> None:
     image = waves(1)
-    measure = Smoothness(knowledge(1), torch.ones_like(image))
-    measure.reweigh(image)
+    roughness = Roughness(knowledge(1), torch.ones_like(image))
+    roughness.reweigh(image)
     down, right = image.diff(dim=1).abs(), image.diff(dim=2).abs()
     expected = sum(float((d.square() / (d + 0.02)).sum()) for d in (down, right))
-    assert float(measure(image)) == pytest.approx(expected, rel=1e-4)
+    assert float(roughness(image)) == pytest.approx(expected, rel=1e-4)
 
 
 def test_what_no_pixel_can_be_costs() -> None:
     flat = torch.full((1, SIDE, SIDE), 2.0, dtype=torch.double)  # white, the box's edge
-    measure = Smoothness(knowledge(1), torch.ones_like(flat))
-    assert float(measure(flat)) < 1e-3
-    assert float(measure(flat + 0.5)) == pytest.approx(0.25 * SIDE * SIDE, rel=1e-3)
+    roughness = Roughness(knowledge(1), torch.ones_like(flat))
+    assert float(roughness(flat)) < 1e-3
+    assert float(roughness(flat + 0.5)) == pytest.approx(0.25 * SIDE * SIDE, rel=1e-3)
 
 
 def test_colours_are_mixed_to_brightness_and_orthogonal_differences() -> None:
-    axes = opponent(3)
+    axes = build_opponent_axes(3)
     torch.testing.assert_close(axes @ axes.T, torch.diag(torch.tensor([1.0, 9, 9])))
     grey = axes @ torch.ones(3)
     assert grey[1:].abs().max() < 1e-6
-    assert torch.equal(opponent(1), torch.eye(1))
-    assert torch.equal(opponent(4), torch.eye(4))
+    assert torch.equal(build_opponent_axes(1), torch.eye(1))
+    assert torch.equal(build_opponent_axes(4), torch.eye(4))
 
 
-def test_descending_ends_at_the_least_of_a_bowl() -> None:
+def test_minimising_ends_at_the_least_of_a_bowl() -> None:
     wanted = torch.tensor([3.0, -1.0]).double()
     scale = torch.tensor([1.0, 100.0]).double()
     with torch.no_grad():
-        found = descend(
+        found = minimise(
             lambda v: (scale * (v - wanted).square()).sum(), torch.zeros(2).double(), 50
         )
     torch.testing.assert_close(found, wanted)

@@ -13,7 +13,7 @@ from torch import nn
 
 from keyhole.attacks import MjpInversion, MjpSpan, PatchLeastSquares
 from keyhole.attacks.mjp.reading import Reading
-from keyhole.attacks.mjp.span import smoothed
+from keyhole.attacks.mjp.span import smooth_patches
 from keyhole.defenses import Gaussian, Mjp
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining
@@ -86,9 +86,9 @@ def test_seen_cells_are_smoothed_before_the_covered_ones(puzzle: Puzzle, vit: nn
     layout = torch.arange(3072).view(3, 4, 8, 4, 8).permute(1, 3, 0, 2, 4).reshape(16, 192)
     cells = InputLayer("", layout)
     options = {"rounds": 3, "turns": 30}
-    found = smoothed(reading, cells, seen.observation.knowledge, **options)
+    found = smooth_patches(reading, cells, seen.observation.knowledge, **options)
     nowhere = replace(reading, covered=torch.zeros(16, dtype=torch.bool))
-    at_once = smoothed(nowhere, cells, seen.observation.knowledge, **options)
+    at_once = smooth_patches(nowhere, cells, seen.observation.knowledge, **options)
     known = ~seen.covered[0]
     errors = [(p - seen.patches)[known].norm() for p in (found, at_once, rest)]
     assert errors[0] < errors[2]
@@ -100,7 +100,7 @@ def test_seen_cells_are_smoothed_before_the_covered_ones(puzzle: Puzzle, vit: nn
 @pytest.mark.parametrize(
     ("defense", "indices", "training", "reason"),
     [
-        (QUARTER, (0, 1), None, "it needs one image a client: several images cover different"),
+        (QUARTER, (0, 1), None, "it needs one image per client: several images cover different"),
         (QUARTER, (0,), LocalTraining(steps=2, lr=0.1), "it needs one local step: every step"),
         (Mjp(gamma=0.25, positions="own"), (0,), None, "no position is unknown here"),
         (Mjp(gamma=0.25, positions="none"), (0,), None, "no position is unknown here"),
@@ -140,7 +140,7 @@ def test_every_reason_is_told_at_once(puzzle: Puzzle, vit: nn.Module, attack: An
     unaware = replace(seen, knowledge=replace(seen.knowledge, defense=None))
     assert [why.partition(":")[0] for why in attack.incompatibilities(unaware)] == [
         "it needs to know that clients train with MJP",
-        "it needs one image a client",
+        "it needs one image per client",
         "it needs one local step",
     ]
 

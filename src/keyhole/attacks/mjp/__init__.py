@@ -1,4 +1,4 @@
-"""Against the masked jigsaw puzzle (MJP): what its updates show, and how to put it in order."""
+"""Attacks on clients that train under masked jigsaw puzzles (MJP)."""
 
 from keyhole.attacks.mjp.inversion import MjpInversion
 from keyhole.attacks.mjp.span import MjpSpan

@@ -1,8 +1,8 @@
-"""What an update shows of the puzzle that its client drew, without solving anything.
+"""What an update shows about the puzzle that its client drew, without solving anything.
 
-One image, one step. A covered patch does not use its row of the position embedding, and the
+For one image and one step. A covered patch does not use its row of the position embedding, and the
 localiser leaves it out as well: that row's gradient is exactly 0. The localiser's own part of the
-gradient depends on weights and mask alone, so that an attacker takes it off again.
+gradient depends on weights and mask alone, so the attacker can compute and subtract it.
 
 With g_i the gradient at patch i's embedding (position row i, where i is not covered) and x_i its
 pixels,
@@ -11,8 +11,8 @@ pixels,
 
 Off the span of the known g_i only the second sum is left: its row space V is the span of the
 covered patches. Off V the first sum is left, and the known g_i read (1 - V) x_i off it. The patch
-that belongs into a covered cell is one of the covered ones, wherever it was moved: (1 - V) x = 0.
-So every cell of the image, covered or not, is known modulo V, and in its right place.
+that belongs in a covered cell is one of the covered ones, wherever it was moved: (1 - V) x = 0. So
+every cell of the image, covered or not, is known modulo V, and in its right place.
 """
 
 from __future__ import annotations
@@ -30,13 +30,19 @@ from keyhole.models.jigsaw import Jigsaw
 from keyhole.threat import Observation
 from keyhole.update import Update
 
+HIDDEN_BELOW = 1e-5
+"""Squared sine of the angle below which a direction counts as hidden in every round."""
+
 
 @dataclass(frozen=True)
 class Reading:
-    """One update's share: every cell's pixels modulo a space.
+    """What one update shows: every cell's pixels modulo a space.
 
-    ``rest [N, F]`` is the part of each cell's patch off ``space [k, F]`` (orthonormal rows);
-    ``covered`` says which cells were. ``residual`` is the share of dL/dE that stays unexplained.
+    Args:
+        covered: Which cells were covered, bool ``[N]``.
+        space: The span of the covered patches, orthonormal rows ``[k, F]``.
+        rest: The part of each cell's patch orthogonal to the space, ``[N, F]``.
+        residual: The share of dL/dE that stays unexplained.
     """
 
     covered: Tensor
@@ -45,51 +51,54 @@ class Reading:
     residual: float
 
 
-def known_hiding(observation: Observation) -> HiddenPositions | None:
-    """How positions are hidden, where the attacker knows a defense that hides them."""
+def find_hidden_positions(observation: Observation) -> HiddenPositions | None:
+    """How positions are hidden; None if the attacker knows of no defense that hides them."""
     defense = observation.knowledge.declared(Capability.HIDDEN_POSITIONS)
     return None if defense is None else defense.hidden_positions()
 
 
-def covered_cells(observation: Observation, update: Update | None = None) -> Tensor:
+def find_covered_cells(observation: Observation, update: Update | None = None) -> Tensor:
     """Which patches the client covered: bool ``[N]``."""
-    embedding = embedding_of(observation)
+    embedding = require_embedding(observation)
     gradient = (update or observation.update).gradient()[embedding.position]
     return ~embedding.patch_rows(gradient).ne(0).any(1)
 
 
-def embedding_of(observation: Observation) -> PatchEmbedding:
+def require_embedding(observation: Observation) -> PatchEmbedding:
+    """The patch embedding of the model that the server sent out."""
     return require_patch_embedding(observation.model, observation.knowledge.shape)
 
 
-def without_localisation(
+def subtract_localisation(
     observation: Observation, update: Update | None = None
 ) -> dict[str, Tensor]:
-    """The gradient of the cross-entropy alone: the localiser's part is computed and taken off.
+    """The gradient of the cross-entropy alone: the localiser's part is computed and subtracted.
 
-    Not that of a PCA, whose directions are approximate and drawn anew each time.
+    Except for a PCA, whose directions are approximate and drawn again each time.
     """
     gradient = (update or observation.update).gradient()
-    hiding, model = known_hiding(observation), observation.model
-    if hiding is None or not isinstance(model, Jigsaw):
+    hidden, model = find_hidden_positions(observation), observation.model
+    if hidden is None or not isinstance(model, Jigsaw):
         return gradient
     if model.puzzle.localiser in ("none", "pca"):
         return gradient
     own = copy.deepcopy(model).requires_grad_(True)
-    own.puzzle.known_counts = (~covered_cells(observation, update)).to(next(own.parameters()))
+    own.puzzle.known_counts = (~find_covered_cells(observation, update)).to(next(own.parameters()))
+    names, parameters = zip(*own.named_parameters(), strict=True)
     with torch.enable_grad():
-        loss = hiding.localisation_weight * own.localisation_loss()
-        found = torch.autograd.grad(loss, list(own.parameters()), allow_unused=True)
-    parts = zip((name for name, _ in own.named_parameters()), found, strict=True)
-    taken = {name: part for name, part in parts if part is not None and name in gradient}
-    return {**gradient, **{name: gradient[name] - part for name, part in taken.items()}}
+        loss = hidden.localisation_weight * own.localisation_loss()
+        parts = torch.autograd.grad(loss, parameters, allow_unused=True)
+    for name, part in zip(names, parts, strict=True):
+        if part is not None and name in gradient:
+            gradient[name] = gradient[name] - part
+    return gradient
 
 
-def read(observation: Observation, update: Update | None = None) -> Reading:
-    """Everything an update says of the image by linear algebra, in float64."""
-    embedding = embedding_of(observation)
-    covered = covered_cells(observation, update).cpu()
-    gradient = without_localisation(observation, update)
+def read_update(observation: Observation, update: Update | None = None) -> Reading:
+    """Everything an update says about the image by linear algebra, in float64."""
+    embedding = require_embedding(observation)
+    covered = find_covered_cells(observation, update).cpu()
+    gradient = subtract_localisation(observation, update)
     rows = embedding.patch_rows(gradient[embedding.position]).cpu().double()
     at_weight = gradient[embedding.input_layer.weight].cpu().double().flatten(1)
     known = rows[~covered]
@@ -108,21 +117,17 @@ def read(observation: Observation, update: Update | None = None) -> Reading:
     return Reading(covered, space, rest, relative_residual(at_weight - missed, at_weight))
 
 
-def combined(readings: list[Reading]) -> tuple[Tensor, Tensor]:
-    """Several rounds of one client: ``rest [N, F]`` and the space that still hides something.
+def combine_readings(readings: list[Reading]) -> tuple[Tensor, Tensor]:
+    """Combines several rounds of one client: ``rest [N, F]`` and the space that stays hidden.
 
-    Each round knows the cells modulo another space, and all rounds together modulo what the spaces
-    have in common: where ``sum_t (1 - V_t)`` is not 0 it is inverted.
+    Each round shows the cells modulo another space, and all rounds together modulo what the spaces
+    have in common: where ``sum_t (1 - V_t)`` is not 0, it is inverted.
     """
     if len(readings) == 1:
         return readings[0].rest, readings[0].space
     total = torch.stack([r.rest for r in readings]).sum(0)
     hidden = torch.stack([r.space.T @ r.space for r in readings]).sum(0)
     seen, directions = torch.linalg.eigh(len(readings) * torch.eye(len(hidden)).to(hidden) - hidden)
-    open_ = seen > COMMON
-    rest = ((total @ directions[:, open_]) / seen[open_]) @ directions[:, open_].T
-    return rest, directions[:, ~open_].T
-
-
-COMMON = 1e-5
-"""Squared sine of the angle under which a direction counts as hidden in every round."""
+    visible = seen > HIDDEN_BELOW
+    rest = ((total @ directions[:, visible]) / seen[visible]) @ directions[:, visible].T
+    return rest, directions[:, ~visible].T

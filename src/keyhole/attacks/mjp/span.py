@@ -1,4 +1,4 @@
-"""A photo out of one MJP update, or several, without matching gradients."""
+"""Reads a photo out of one or several updates under MJP, without matching gradients."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from torch import Tensor
 
 from keyhole.attacks.analytic.linear_algebra import share_in_range
 from keyhole.attacks.base import Attack, Reconstruction
-from keyhole.attacks.mjp.reading import Reading, combined, embedding_of, read
-from keyhole.attacks.mjp.smoothness import smoothest
+from keyhole.attacks.mjp.reading import (
+    Reading,
+    combine_readings,
+    read_update,
+    require_embedding,
+)
+from keyhole.attacks.mjp.smoothness import find_smoothest
 from keyhole.defenses.capabilities import Capability
 from keyhole.models.anatomy import InputLayer, find_patch_embedding
 from keyhole.threat import Knowledge, Observation
@@ -20,11 +25,15 @@ from keyhole.threat import Knowledge, Observation
 
 @dataclass(frozen=True, kw_only=True)
 class MjpSpan(Attack):
-    """Reads every cell modulo the span of the covered patches; smoothness tells the rest.
+    """Reads every cell modulo the span of the covered patches; smoothness determines the rest.
 
-    See :mod:`keyhole.attacks.mjp.reading` for what is exact. Cells that were not covered are
-    made smooth first, by ``rounds`` of reweighted least squares; then the covered ones between
-    them. Several updates by the same image have different spans, and little is left to guess.
+    See :mod:`keyhole.attacks.mjp.reading` for what is exact. Cells that were not covered are made
+    smooth first, then the covered ones between them. Several updates on the same image have
+    different spans, and leave little to guess.
+
+    Args:
+        rounds: Rounds of reweighted least squares.
+        turns: Iterations of L-BFGS in each round.
     """
 
     rounds: Annotated[int, Field(ge=0)] = 8
@@ -33,7 +42,7 @@ class MjpSpan(Attack):
     name: ClassVar[str] = "mjp-span"
     summary: ClassVar[str] = "reads each patch modulo the covered ones, and smooths the rest"
     paper: ClassVar[str] = "Keyhole"
-    needs: ClassVar[str] = "a ViT under MJP; one image a client, one step"
+    needs: ClassVar[str] = "a ViT under MJP; one image per client, one step"
     uses: ClassVar[frozenset[Capability]] = frozenset({Capability.HIDDEN_POSITIONS})
     only_adaptive: ClassVar[bool] = True
 
@@ -41,20 +50,22 @@ class MjpSpan(Attack):
         return why_not_readable(observation)
 
     def reads(self, observation: Observation) -> set[str]:
-        embedding = embedding_of(observation)
+        embedding = require_embedding(observation)
         return {embedding.position, embedding.input_layer.weight}
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
         knowledge = observation.knowledge
         updates = (*observation.earlier, observation.update)
-        readings = [read(observation, update) for update in updates]
-        rest, hidden = combined(readings)
-        entrance = embedding_of(observation).input_layer
-        alone = len(readings) == 1
-        seen = ~readings[0].covered if alone else torch.ones(len(rest), dtype=torch.bool)
-        whole = Reading(~seen, hidden, rest, readings[-1].residual)
-        patches = smoothed(whole, entrance, knowledge, rounds=self.rounds, turns=self.turns)
-        image = entrance.assemble(patches, knowledge.shape)[None]
+        readings = [read_update(observation, update) for update in updates]
+        rest, hidden = combine_readings(readings)
+        input_layer = require_embedding(observation).input_layer
+        none_covered = torch.zeros(len(rest), dtype=torch.bool)
+        covered = readings[0].covered if len(readings) == 1 else none_covered
+        combined = Reading(covered, hidden, rest, readings[-1].residual)
+        patches = smooth_patches(
+            combined, input_layer, knowledge, rounds=self.rounds, turns=self.turns
+        )
+        image = input_layer.assemble(patches, knowledge.shape)[None]
         known = 1 - len(hidden) / min(rest.shape)
         residual = sum(reading.residual for reading in readings) / len(readings)
         return Reconstruction(
@@ -69,22 +80,22 @@ class MjpSpan(Attack):
         )
 
 
-def smoothed(
+def smooth_patches(
     reading: Reading,
-    entrance: InputLayer,
+    input_layer: InputLayer,
     knowledge: Knowledge,
     *,
     rounds: int = 8,
     turns: int = 100,
 ) -> Tensor:
-    """The patches ``[N, F]`` of a smooth image: first those that were seen, then the covered."""
-    patches, seen = reading.rest, ~reading.covered
-    if not rounds or not len(reading.space):
+    """The patches ``[N, F]`` of a smooth image: first those not covered, then the covered ones."""
+    patches, space = reading.rest, reading.space
+    if not rounds or not len(space):
         return patches
-    for moved in (seen, ~seen):
+    for moved in (~reading.covered, reading.covered):
         if bool(moved.any()):
-            patches = smoothest(
-                patches, reading.space, entrance, knowledge, moved=moved, rounds=rounds, turns=turns
+            patches = find_smoothest(
+                patches, space, input_layer, knowledge, moved=moved, rounds=rounds, turns=turns
             )
     return patches
 
@@ -102,7 +113,7 @@ def why_not_readable(observation: Observation) -> list[str]:
     if isinstance(found, str):
         reasons.append(f"it needs a ViT with learned absolute position embeddings, but {found}")
     if knowledge.batch_size != 1:
-        reasons.append("it needs one image a client: several images cover different patches")
+        reasons.append("it needs one image per client: several images cover different patches")
     if observation.update.steps != 1:
         reasons.append("it needs one local step: every step draws another puzzle")
     return reasons
