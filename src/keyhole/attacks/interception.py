@@ -1,4 +1,4 @@
-"""The attacker who listens where images travel: from the camera to the client that trains."""
+"""An attacker who intercepts images on their way from the camera to the client that trains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from keyhole.threat import Observation
 
 @dataclass(frozen=True, kw_only=True)
 class Interception(Attack):
-    """Shows the images as they were seen on their way."""
+    """Shows the images as they were intercepted."""
 
     name: ClassVar[str] = "intercept"
     summary: ClassVar[str] = "takes the defended images on their way to the client"
@@ -38,16 +38,16 @@ class Interception(Attack):
         return set()
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
-        return self.show(observation, self.versions(observation)[-1])
+        return self._show(observation, self._versions(observation)[-1])
 
     def other_versions(self, observation: Observation) -> list[Reconstruction]:
-        return [self.show(observation, one) for one in self.versions(observation)[:-1]]
+        return [self._show(observation, images) for images in self._versions(observation)[:-1]]
 
-    def versions(self, observation: Observation) -> tuple[Tensor, ...]:
+    def _versions(self, observation: Observation) -> tuple[Tensor, ...]:
         assert observation.knowledge.intercepted is not None
         return observation.knowledge.intercepted
 
-    def show(self, observation: Observation, images: Tensor) -> Reconstruction:
+    def _show(self, observation: Observation, images: Tensor) -> Reconstruction:
         known = observation.knowledge
         return Reconstruction(
             images=normalise(images, known.mean, known.std), confidence=torch.ones(len(images))
@@ -56,7 +56,7 @@ class Interception(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class UndoneInterception(Interception):
-    """The same by one who knows the defense, and takes it off with all versions that were seen."""
+    """Interception by an attacker who knows the defense and undoes it with all versions."""
 
     name: ClassVar[str] = "intercept-undo"
     summary: ClassVar[str] = "un-shuffles or denoises the images seen on their way"

@@ -60,11 +60,16 @@ class ConditionalGenerator(nn.Module):
         self.stages = nn.ModuleList(stages)
 
     def sample_codes(self, count: int, generator: torch.Generator) -> Tensor:
-        """Standard normal codes ``[count, latent]`` on the network's device."""
+        """Standard normal codes ``[count, latent]`` on the network's device.
+
+        Args:
+            count: The number of codes.
+            generator: Draws them.
+        """
         codes = torch.randn(count, self.latent, generator=generator, device=generator.device)
         return codes.to(next(self.parameters()))
 
-    def class_shares(self, classes: Tensor) -> Tensor:
+    def _class_shares(self, classes: Tensor) -> Tensor:
         """Class numbers ``[n]`` as shares ``[n, classes]``; shares are returned unchanged."""
         if classes.is_floating_point():
             return classes
@@ -72,21 +77,39 @@ class ConditionalGenerator(nn.Module):
         return (classes[:, None] == numbers).to(next(self.parameters()))
 
     def run_stage(self, number: int, features: Tensor, classes: Tensor) -> Tensor:
-        """The output of one stage for inputs ``[n, *stage_shapes[number]]``."""
-        output: Tensor = self.stages[number](features, self.class_shares(classes))
+        """The output of one stage.
+
+        Args:
+            number: The number of the stage.
+            features: Its inputs, ``[n, *stage_shapes[number]]``.
+            classes: Numbers ``[n]`` or shares ``[n, classes]``.
+        """
+        output: Tensor = self.stages[number](features, self._class_shares(classes))
         return output
 
     def run_from_stage(self, number: int, features: Tensor, classes: Tensor) -> Tensor:
-        """The images for inputs ``[n, *stage_shapes[number]]`` of stage ``number``."""
-        shares = self.class_shares(classes)
+        """The images for inputs of any stage.
+
+        Args:
+            number: The number of the stage.
+            features: Its inputs, ``[n, *stage_shapes[number]]``.
+            classes: Numbers ``[n]`` or shares ``[n, classes]``.
+        """
+        shares = self._class_shares(classes)
         for stage in self.stages[number:]:
             features = stage(features, shares)
-        return self.crop(features)
+        return self._crop(features)
 
     def forward(self, codes: Tensor, classes: Tensor) -> Tensor:
+        """The images for codes.
+
+        Args:
+            codes: ``[n, latent]``.
+            classes: Numbers ``[n]`` or shares ``[n, classes]``.
+        """
         return self.run_from_stage(0, codes, classes)
 
-    def crop(self, images: Tensor) -> Tensor:
+    def _crop(self, images: Tensor) -> Tensor:
         """The middle H x W pixels of the last stage's output."""
         _, height, width = self.shape
         top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2

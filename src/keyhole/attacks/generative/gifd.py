@@ -58,7 +58,6 @@ class Gifd(Matching):
         pixels: Iterations of a last stage that searches for the pixels themselves, as IG does.
         pixels_lr: Learning rate of that stage.
         generator: File of the generator; None: the one shipped with Keyhole, for CIFAR-10.
-        labels, masks, mask_weight, trials, backend, precision, seed: See :class:`Matching`.
     """
 
     iterations: Count = 250
@@ -92,7 +91,11 @@ class Gifd(Matching):
         return reasons
 
     def generates(self, shape: tuple[int, ...]) -> bool:
-        """Whether the generator makes images of exactly this shape."""
+        """Whether the generator makes images of exactly this shape.
+
+        Args:
+            shape: ``(C, H, W)``.
+        """
         return load_generator(self.path).shape == tuple(shape)
 
     @property
@@ -112,7 +115,7 @@ class Gifd(Matching):
             priors=(TotalVariation(self.tv), Magnitude(self.norm)),
         )
 
-    def build_stages(self, first: MatchingParts) -> list[MatchingParts]:
+    def _build_stages(self, first: MatchingParts) -> list[MatchingParts]:
         """The parts of each stage, given those of the first."""
         features, stages = first.images, [first]
         assert isinstance(features, StageFeatures)
@@ -132,7 +135,7 @@ class Gifd(Matching):
         keep_memory()
         problem = MatchingProblem.from_observation(observations[0])
         group = VictimGroup(self, problem, observations)
-        stage_parts = self.build_stages(group.parts)
+        stage_parts = self._build_stages(group.parts)
         lengths = [
             self.pixels if isinstance(parts.images, Pixels) else self.iterations
             for parts in stage_parts

@@ -52,12 +52,21 @@ class MembershipProblem:
     seed: int = 0
 
     def useful_views(self, views: int) -> int:
-        """``views``, or 0 if the training neither augments nor changes images."""
+        """The number of views, or 0 if the training neither augments nor changes images.
+
+        Args:
+            views: The number of views that are asked for.
+        """
         training = self.training
         return views if training.local.augment or changes_images(training.defense) else 0
 
     def inputs(self, images: Tensor, view: int | None) -> Tensor:
-        """Model inputs: a fresh view of the images, made as clients make it; None: as they are."""
+        """Model inputs: a fresh view of the images, made as clients make it.
+
+        Args:
+            images: ``[n, C, H, W]`` in [0, 1].
+            view: The number of the view; None: the images as they are.
+        """
         training = self.training
         if view is not None:
             side = ClientSide(generator=generator(self.seed, "view", view))
@@ -72,6 +81,11 @@ class MembershipProblem:
         """Logits ``[models, views, n, classes]`` in float64; every model sees the same views.
 
         Without views, or if they would all be alike, there is one: the images as they are.
+
+        Args:
+            models: The models, all of one architecture.
+            images: The images to query them with.
+            views: The number of fresh views of each image.
         """
         numbers: list[int | None] = [*range(self.useful_views(views))] or [None]
         logits = []
@@ -107,12 +121,21 @@ class MembershipAttack(ABC):
         return 0
 
     def incompatibilities(self, problem: MembershipProblem) -> list[str]:
-        """Why this attack does not apply; empty if it does."""
+        """Why this attack does not apply; empty if it does.
+
+        Args:
+            problem: What the attacker is given.
+        """
         return []
 
     @abstractmethod
     def score(self, problem: MembershipProblem, report: ReportTrained) -> Tensor:
-        """One score per candidate, ``[n]``."""
+        """One score per candidate, ``[n]``.
+
+        Args:
+            problem: What the attacker is given.
+            report: Called with the number of models trained since the last call.
+        """
 
     @final
     def __call__(self, problem: MembershipProblem, report: ReportTrained | None = None) -> Tensor:
@@ -130,13 +153,21 @@ class MembershipAttack(ABC):
 
     @final
     def check(self, problem: MembershipProblem) -> None:
-        """Raises :class:`DoesNotFit` with every reason why this attack does not apply."""
+        """Raises :class:`DoesNotFit` with every reason why this attack does not apply.
+
+        Args:
+            problem: What the attacker is given.
+        """
         reasons = self.incompatibilities(problem)
         if reasons:
             raise DoesNotFit(f"membership attack {self.name!r}: {'; '.join(reasons)}")
 
     def knowledge(self, problem: MembershipProblem) -> dict[str, Any]:
-        """What the attacker knew, queried and trained, as plain values for the record."""
+        """What the attacker knew, queried and trained, as plain values for the record.
+
+        Args:
+            problem: What the attacker was given.
+        """
         return {
             "recipe": True,
             "labels": True,
@@ -147,7 +178,11 @@ class MembershipAttack(ABC):
         }
 
     def notes(self, problem: MembershipProblem) -> list[str]:
-        """What a reader of the result should know about how this problem is attacked."""
+        """What a reader of the result should know about how this problem is attacked.
+
+        Args:
+            problem: What the attacker is given.
+        """
         return []
 
     @property

@@ -29,7 +29,6 @@ class Lira(MembershipAttack):
     """Fits Gaussians to the confidences of shadow models trained with and without each image.
 
     Args:
-        views: See :class:`MembershipAttack`.
         shadows: The number of shadow models.
         variant: ``online``: half of the shadow models are trained on each candidate, and the score
             is the mean over views of ``log N(phi; mu_in, s_in) - log N(phi; mu_out, s_out)``, where
@@ -97,6 +96,9 @@ class Lira(MembershipAttack):
         The latter is bool ``[shadows, n]``. Online, the models come in pairs: one gets a random
         half of the candidates, the next one the other half. Public images fill each set up to the
         size of the target model's.
+
+        Args:
+            problem: What the attacker is given.
         """
         count, public = len(problem.candidates), problem.public
         inside = torch.zeros(self.shadows, count, dtype=torch.bool)
@@ -115,9 +117,11 @@ class Lira(MembershipAttack):
         return sets, inside
 
     def fit_gaussians(self, phi: Tensor, chosen: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean and standard deviation ``[views, n]`` of ``phi [shadows, views, n]``.
+        """Mean and standard deviation ``[views, n]`` of each image's confidences.
 
-        Each image's are taken over the shadow models that ``chosen [shadows, n]`` marks.
+        Args:
+            phi: Logit-scaled confidences ``[shadows, views, n]``.
+            chosen: The shadow models that count for each image, bool ``[shadows, n]``.
         """
         weight = chosen[:, None, :].to(phi)
         count = weight.sum(0)

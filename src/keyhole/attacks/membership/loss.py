@@ -21,7 +21,6 @@ class LossThreshold(MembershipAttack):
     """Scores a candidate by minus the loss of its true class.
 
     Args:
-        views: See :class:`MembershipAttack`.
         reduce: Whether the losses of several views are averaged, or the least of them is taken.
     """
 

@@ -38,7 +38,6 @@ class ShadowModels(MembershipAttack):
     learns to tell members from non-members. Its log-odds for the target model are the scores.
 
     Args:
-        views: See :class:`MembershipAttack`.
         shadows: The number of shadow models.
         classifier: Logistic regression, or a small network.
         per_class: Whether every class with enough records has its own classifier.
@@ -66,7 +65,11 @@ class ShadowModels(MembershipAttack):
         ]
 
     def shadow_size(self, problem: MembershipProblem) -> int:
-        """The number of images per shadow model: as many as the target model's, if possible."""
+        """The number of images per shadow model: as many as the target model's, if possible.
+
+        Args:
+            problem: What the attacker is given.
+        """
         return min(problem.members, len(problem.public) // 2)
 
     def notes(self, problem: MembershipProblem) -> list[str]:
@@ -85,20 +88,25 @@ class ShadowModels(MembershipAttack):
         features = extract_features(logits, candidates.labels)
         candidate_labels = to_numpy(candidates.labels)
         scores = np.empty(len(features))
-        common = self.fit_classifier(records, members, problem.seed)
+        common = self._fit_classifier(records, members, problem.seed)
         for label in np.unique(candidate_labels):
             rows, own = candidate_labels == label, labels == label
             enough = min(members[own].sum(), (~members[own]).sum()) >= MIN_RECORDS
             classifier = common
             if self.per_class and enough:
-                classifier = self.fit_classifier(records[own], members[own], problem.seed)
+                classifier = self._fit_classifier(records[own], members[own], problem.seed)
             scores[rows] = log_odds(classifier, features[rows])
         return torch.from_numpy(scores)
 
     def collect_records(
         self, problem: MembershipProblem, report: ReportTrained
     ) -> tuple[Array, Array, Array]:
-        """Features ``[r, F]``, classes ``[r]`` and membership ``[r]`` from all shadow models."""
+        """Features ``[r, F]``, classes ``[r]`` and membership ``[r]`` from all shadow models.
+
+        Args:
+            problem: What the attacker is given.
+            report: Called with the number of models trained since the last call.
+        """
         size, public = self.shadow_size(problem), problem.public
         seeds = [derive(problem.seed, "shadow", i) for i in range(self.shadows)]
         orders = [torch.randperm(len(public), generator=generator(s, "split")) for s in seeds]
@@ -116,7 +124,7 @@ class ShadowModels(MembershipAttack):
         members = np.tile(first_half, self.shadows)
         return np.concatenate(features), np.concatenate(labels), members
 
-    def fit_classifier(self, records: Array, members: Array, seed: int) -> Any:
+    def _fit_classifier(self, records: Array, members: Array, seed: int) -> Any:
         """Fits a classifier of members to standardised features."""
         from sklearn.linear_model import LogisticRegression
         from sklearn.neural_network import MLPClassifier

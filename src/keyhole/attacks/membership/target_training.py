@@ -59,12 +59,20 @@ class LabelledImages:
         return len(self.images)
 
     def take(self, indices: Tensor) -> LabelledImages:
-        """The images with these numbers."""
+        """The images with these numbers.
+
+        Args:
+            indices: The numbers, ``[m]``.
+        """
         chosen = indices.to(self.images.device)
         return LabelledImages(self.images[chosen], self.labels[chosen])
 
     def concatenate(self, other: LabelledImages) -> LabelledImages:
-        """These images followed by the others."""
+        """These images followed by others.
+
+        Args:
+            other: The other images.
+        """
         return LabelledImages(
             torch.cat([self.images, other.images]), torch.cat([self.labels, other.labels])
         )
@@ -106,7 +114,13 @@ class TargetTraining:
         seeds: Sequence[int],
         report: ReportTrained | None = None,
     ) -> Iterator[list[nn.Module]]:
-        """Trains one model per set, each with its own seed; yields several models at a time."""
+        """Trains one model per set; yields several models at a time.
+
+        Args:
+            sets: The training images of each model.
+            seeds: The seed of each model.
+            report: Called with the number of models trained since the last call.
+        """
         report = report or (lambda _: None)
         for start in range(0, len(sets), MAX_STACKED):
             chunk = slice(start, start + MAX_STACKED)
@@ -116,16 +130,16 @@ class TargetTraining:
             ]
             models = [federation.model for federation in federations]
             with limit_threads(models[0]):
-                if self.clients == 1 and self.can_stack(models[0], first_clients(federations)):
-                    self.load_or_train(federations, self.train_stacked)
+                if self.clients == 1 and self._can_stack(models[0], first_clients(federations)):
+                    self._load_or_train(federations, self.train_stacked)
                     report(len(models))
                 else:
                     for federation in federations:
-                        self.load_or_train([federation], self.run_rounds)
+                        self._load_or_train([federation], self._run_rounds)
                         report(1)
             yield [model.eval().requires_grad_(False) for model in models]
 
-    def load_or_train(
+    def _load_or_train(
         self, federations: Sequence[Federation], train: Callable[[Sequence[Federation]], None]
     ) -> None:
         """Loads the models' weights from the cache, or trains the models and stores them.
@@ -135,7 +149,7 @@ class TargetTraining:
         if self.cache is None:
             train(federations)
             return
-        name = self.cache_name(federations)
+        name = self._cache_name(federations)
         stored = self.cache.load(name)
         if stored is None:
             train(federations)
@@ -149,7 +163,7 @@ class TargetTraining:
                 {n.removeprefix(prefix): t for n, t in stored.items() if n.startswith(prefix)}
             )
 
-    def cache_name(self, federations: Sequence[Federation]) -> str:
+    def _cache_name(self, federations: Sequence[Federation]) -> str:
         """A digest of training, seeds, images and first weights."""
         digest = hashlib.sha256()
         facts = (str(self.defense), self.local, self.clients, self.rounds, self.mean, self.std)
@@ -164,7 +178,11 @@ class TargetTraining:
         return digest.hexdigest()[:16]
 
     def train_stacked(self, federations: Sequence[Federation]) -> None:
-        """Trains the only client of each federation, all of them along one tensor axis."""
+        """Trains the only client of each federation, all of them along one tensor axis.
+
+        Args:
+            federations: Federations of one client each.
+        """
         models = [federation.model for federation in federations]
         trained = VmapTrainer().train_models(
             models, first_clients(federations), defense=self.defense
@@ -173,13 +191,18 @@ class TargetTraining:
             model.load_state_dict(average_updates(model.state_dict(), [update]))
 
     def make_federation(self, members: LabelledImages, seed: int) -> Federation:
-        """Clients who hold ``members``, before the first round."""
+        """Clients that share images equally, before the first round.
+
+        Args:
+            members: The images on which the model is to be trained.
+            seed: The seed of the model and of the clients.
+        """
         if len(members) < self.clients:
             raise DoesNotFit(
                 f"{len(members)} images cannot be shared by {self.clients} clients: "
                 "pass fewer --clients, or more --members"
             )
-        data = self.to_image_set(members)
+        data = self._to_image_set(members)
         return Federation(
             model=self.defense.prepare_model(self.network(seed)).to(self.device),
             data=data,
@@ -190,16 +213,16 @@ class TargetTraining:
             seed=seed,
         )
 
-    def run_rounds(self, federations: Sequence[Federation]) -> None:
+    def _run_rounds(self, federations: Sequence[Federation]) -> None:
         """Runs all rounds of each federation."""
         for federation in federations:
             clients = [federation.make_client(1, n) for n in federation.sample_clients(1)]
-            if self.can_stack(federation.model, clients):
+            if self._can_stack(federation.model, clients):
                 federation.backend = VmapTrainer()
             for number in range(1, self.rounds + 1):
                 federation.run_round(number, keep_updates=False)
 
-    def can_stack(self, model: nn.Module, clients: Sequence[RoundClient]) -> bool:
+    def _can_stack(self, model: nn.Module, clients: Sequence[RoundClient]) -> bool:
         """Whether these clients train along one tensor axis: on a GPU, or if each does little."""
         images = clients[0].images
         values = self.local.batch_size_for(len(images)) * images[0].numel()
@@ -209,7 +232,7 @@ class TargetTraining:
         )
         return fits and why_vmap_fails(model, clients) is None
 
-    def to_image_set(self, members: LabelledImages) -> ImageSet:
+    def _to_image_set(self, members: LabelledImages) -> ImageSet:
         """Images in memory as a data set for clients."""
         return ImageSet(
             name="members",
