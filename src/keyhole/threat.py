@@ -1,7 +1,7 @@
-"""What the attacker is given. Nothing of the truth can be reached from here.
+"""What the attacker is given. The truth cannot be reached from here.
 
 An :class:`Observation` is what the server saw: the model it sent out and the update it got back.
-Its :class:`Knowledge` is what else the attacker is assumed to know. Both are made of plain values
+Its :class:`Knowledge` is what else the attacker is assumed to know. Both consist of plain values
 and detached copies: no autograd graph, no hook, no generator leads back to the client.
 """
 
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from keyhole.defenses.base import Defense
 from keyhole.defenses.capabilities import Capability
 from keyhole.settings import ClientMode
-from keyhole.update import Update, check_is_a
+from keyhole.update import Update, check_type
 
 
 class Attacker(StrEnum):
@@ -84,7 +84,7 @@ class Knowledge:
         std = torch.tensor(self.std).to(like).view(-1, 1, 1)
         return (0 - mean) / std, (1 - mean) / std
 
-    def declared(self, capability: Capability) -> Defense | None:
+    def defense_with(self, capability: Capability) -> Defense | None:
         """The known defense if it declares ``capability`` and the attacker adapts to it.
 
         Args:
@@ -95,7 +95,7 @@ class Knowledge:
         return self.defense
 
     def summary(self) -> dict[str, Any]:
-        """What was known, in plain words and values, for the record."""
+        """What was known, in plain words and values, for the record of a finding."""
         return {
             "labels": self.labels is not None,
             "masks": self.masks is not None,
@@ -169,14 +169,14 @@ class Server:
         return Observation(self.sent, self._detach(update), knowledge, before, client)
 
     def _detach(self, update: Update) -> Update:
-        check_is_a(Update, update)
+        check_type(Update, update)
         update.check().check_against(self.sent.state_dict())
         change = {name: tensor.detach().clone() for name, tensor in update.change.items()}
         return replace(update, change=change)
 
 
 def drop_hooks(module: nn.Module) -> None:
-    """Removes hooks that may remember what they saw; torch's own, which a layer needs, stay."""
+    """Removes hooks that may hold the client's data; torch's own, which a layer needs, stay."""
     for kind in ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks"):
         hooks = getattr(module, kind)
         for number, hook in list(hooks.items()):

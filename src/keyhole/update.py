@@ -1,4 +1,4 @@
-"""The one currency: what a client sends to the server."""
+"""What a client sends to the server: the one format that defenses and attacks work on."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Update:
     examples: int = 1
 
     def __post_init__(self) -> None:
-        check_is_a(Mapping, self.change)
+        check_type(Mapping, self.change)
         if self.steps < 1 or not 0 < self.lr < math.inf:
             raise BadUpdate(
                 f"an update after {self.steps} steps of learning rate {self.lr} makes no sense: "
@@ -73,10 +73,10 @@ class Update:
         >>> Update.from_gradient(gradient, model=layer).change["weight"]
         tensor([[-1., -1.]])
         """
-        named = gradient if isinstance(gradient, Mapping) else named_gradient(gradient, model)
+        named = gradient if isinstance(gradient, Mapping) else name_gradients(gradient, model)
         change = {name: -g.detach() for name, g in named.items() if g is not None}
-        made = cls(change, batch_size=batch_size, examples=batch_size)
-        return made if model is None else made.check_against(model.state_dict())
+        update = cls(change, batch_size=batch_size, examples=batch_size)
+        return update if model is None else update.check_against(model.state_dict())
 
     def gradient(self) -> dict[str, Tensor]:
         """The mean gradient over the local steps, ``-change / (lr * steps)``, floats only."""
@@ -196,7 +196,7 @@ def check_finite(tensors: Mapping[str, Tensor], whose: str, remedy: str) -> None
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
         if tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.double)).isfinite():
-            continue  # NaN and infinity survive any sum, which is quicker to look at
+            continue  # NaN and infinity survive any sum, which is quicker to check
         count = int((~torch.isfinite(tensor)).sum())
         if count:
             raise BadUpdate(
@@ -207,28 +207,28 @@ def check_finite(tensors: Mapping[str, Tensor], whose: str, remedy: str) -> None
 def check_weights(weights: Mapping[str, Tensor]) -> None:
     """Raises :class:`BadUpdate` where the server's weights, buffers too, are not all finite.
 
-    A client must not train on them: one NaN is enough to make a norm, and with it a clip, void.
+    A client must not train on them: a single NaN makes norms, and so clipping, meaningless.
     """
     check_finite(weights, "the global weights have", "a client does not train on such a model")
 
 
-def difference(end: Tensor, start: Tensor) -> Tensor:
-    """What leads from ``start`` to ``end``; of bools, which have no minus, where they differ."""
+def subtract(end: Tensor, start: Tensor) -> Tensor:
+    """The change from ``start`` to ``end``; for bools, which have no minus, where they differ."""
     return end ^ start if end.dtype == torch.bool else end - start
 
 
-def in_type_of(tensor: Tensor, like: Tensor) -> Tensor:
+def convert_type(tensor: Tensor, like: Tensor) -> Tensor:
     """``tensor`` in the type of ``like``; a mean of integers becomes the nearest one.
 
-    >>> in_type_of(torch.tensor(2.9999), torch.tensor(1))
+    >>> convert_type(torch.tensor(2.9999), torch.tensor(1))
     tensor(3)
     """
     whole = tensor.is_floating_point() and not like.is_floating_point()
     return (tensor.round() if whole else tensor).to(like)
 
 
-def sum_of(start: Tensor, change: Tensor) -> Tensor:
-    """``start`` after a change that :func:`difference` told."""
+def apply_change(start: Tensor, change: Tensor) -> Tensor:
+    """``start`` after a change that :func:`subtract` found."""
     return start ^ change if change.dtype == torch.bool else start + change
 
 
@@ -241,12 +241,12 @@ def kind_of(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def named_gradient(
+def name_gradients(
     gradient: Sequence[Tensor | None], model: nn.Module | None
 ) -> dict[str, Tensor | None]:
-    """A bare list of gradients by the names of the parameters, all of them or the trained ones."""
+    """Gives a list of gradients the names of all parameters, or of the trained ones."""
     if model is None:
-        raise not_an_update(gradient)
+        raise wrong_type_error(gradient)
     every = dict(model.named_parameters())
     trained = [name for name, parameter in every.items() if parameter.requires_grad]
     found = list(gradient)
@@ -259,14 +259,14 @@ def named_gradient(
     )
 
 
-def check_is_a(kind: type, thing: object) -> None:
-    """Raises :class:`BadUpdate` where a bare gradient stands for an update or its tensors."""
+def check_type(kind: type, thing: object) -> None:
+    """Raises :class:`BadUpdate` where a bare gradient is passed as an update or its tensors."""
     if not isinstance(thing, kind):
-        raise not_an_update(thing)
+        raise wrong_type_error(thing)
 
 
-def not_an_update(thing: object) -> BadUpdate:
-    """The error for what is handed in where an update is expected."""
+def wrong_type_error(thing: object) -> BadUpdate:
+    """The error for something that is no update."""
     return BadUpdate(
         f"{type(thing).__name__} is no update by parameter name: make one with "
         "Update.from_gradient(gradients, model=model)"
@@ -274,13 +274,13 @@ def not_an_update(thing: object) -> BadUpdate:
 
 
 def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Tensors and header of a safetensors file; nothing else is ever unpickled.
+    """Tensors and header of a safetensors file; pickles are never read.
 
-    Tensors get memory of their own: safetensors' own lies at any address, and kernels round
-    otherwise where it does not lie as torch's does.
+    Tensors are copied to memory that torch allocates: that of safetensors lies at any address, and
+    kernels round differently where memory is not aligned as torch's is.
     """
     try:
-        open_regular(path).close()  # safetensors would wait for ever at a pipe
+        open_regular(path).close()  # safetensors would wait forever at a pipe
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
             return tensors, dict(file.metadata() or {})

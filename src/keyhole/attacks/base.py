@@ -136,8 +136,10 @@ class Attack(ABC):
         Args:
             observation: What the server saw of one client.
         """
-        alone = [replace(observation, update=u, earlier=()) for u in observation.earlier]
-        return [self.reconstruct(each) for each in alone]
+        return [
+            self.reconstruct(replace(observation, update=update, earlier=()))
+            for update in observation.earlier
+        ]
 
     def matching_capabilities(self, defense: Defense) -> frozenset[Capability]:
         """What this attack can use of what a defense declares.
@@ -145,8 +147,8 @@ class Attack(ABC):
         Args:
             defense: The clients' defense.
         """
-        none_read = frozenset() if self.reads_images else frozenset({Capability.IMAGE_CHANGE})
-        return (self.uses & defense.declares) - none_read
+        useless = frozenset() if self.reads_images else frozenset({Capability.IMAGE_CHANGE})
+        return (self.uses & defense.declares) - useless
 
     def knows(self, defense: Defense) -> bool:
         """Whether an attacker who knows the defense attacks differently.
@@ -183,8 +185,8 @@ class Attack(ABC):
                 raise DoesNotFit(
                     f"attack {self.name!r} reads {absent[0]!r}, which the update does not have"
                 )
-        found = self.stream(observations, checkpointer or NullCheckpointer())
-        for observation, reconstruction in zip(observations, found, strict=True):
+        reconstructions = self.stream(observations, checkpointer or NullCheckpointer())
+        for observation, reconstruction in zip(observations, reconstructions, strict=True):
             yield self.undo_image_change(reconstruction, observation)
 
     def undo_image_change(self, found: Reconstruction, observation: Observation) -> Reconstruction:
@@ -195,28 +197,29 @@ class Attack(ABC):
             observation: What the server saw of the client.
         """
         known = observation.knowledge
-        defense = known.declared(Capability.IMAGE_CHANGE)
+        defense = known.defense_with(Capability.IMAGE_CHANGE)
         change = None if defense is None else defense.image_change()
         if found.images is None or change is None or Capability.IMAGE_CHANGE not in self.uses:
             return found
         from keyhole.attacks.jigsaw.undo import undo  # solvers are imported only where needed
 
         all_found = [*(r.images for r in self.other_versions(observation)), found.images]
-        seen = [
+        versions = [
             denormalise(images, known.mean, known.std).clamp(0, 1)
             for images in all_found
             if images is not None and len(images)
         ]
-        if not seen:
+        if not versions:
             return found
-        restored = undo(change, seen, exact=self.exact)
-        sure = found.confidence if restored.confidence is None else restored.confidence
-        notes = (*found.notes, restored.note) if restored.note else found.notes
+        restored = undo(change, versions, exact=self.exact)
+        confidence = found.confidence if restored.confidence is None else restored.confidence
+        if confidence is not None and len(confidence) != len(restored.images):
+            confidence = None
         return replace(
             found,
             images=normalise(restored.images, known.mean, known.std),
-            confidence=None if sure is None or len(sure) != len(restored.images) else sure,
-            notes=notes,
+            confidence=confidence,
+            notes=(*found.notes, restored.note) if restored.note else found.notes,
             frames=(),
         )
 

@@ -65,6 +65,6 @@ class UndoneInterception(Interception):
     only_adaptive: ClassVar[bool] = True
 
     def incompatibilities(self, observation: Observation) -> list[str]:
-        if observation.knowledge.declared(Capability.IMAGE_CHANGE) is None:
+        if observation.knowledge.defense_with(Capability.IMAGE_CHANGE) is None:
             return ["it needs to know the defense on the images, one that declares what it changed"]
         return super().incompatibilities(observation)

@@ -1,4 +1,4 @@
-"""What an attacker who knows a defense believes of the noise in the updates it sees."""
+"""What an attacker who knows a defense believes about the noise in the updates it sees."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ Gradient = dict[str, Tensor]
 
 
 def known_noise(observation: Observation) -> Mapping[str, Noise]:
-    """The noise that a known defense declares of the client's update, by parameter."""
-    defense = observation.knowledge.declared(Capability.NOISE)
+    """The noise that a known defense declares in the client's update, by parameter."""
+    defense = observation.knowledge.defense_with(Capability.NOISE)
     return {} if defense is None else defense.noise_model(observation.update, observation.model)
 
 
 def merge_updates(observation: Observation) -> tuple[Gradient, dict[str, Noise]]:
     """The gradient an attacker works with, and the noise it believes is in it.
 
-    Where the client was seen several times on the same images, what was clean at any time is taken
-    from then, and the rest is averaged.
+    If the client sent several updates on the same images, each row is averaged over those updates
+    in which it had the least noise.
     """
-    defense = observation.knowledge.declared(Capability.NOISE)
+    defense = observation.knowledge.defense_with(Capability.NOISE)
     if defense is None:
         return observation.update.gradient(), {}
     updates = [observation.update, *observation.earlier]
-    found = [defense.noise_model(update, observation.model) for update in updates]
+    beliefs = [defense.noise_model(update, observation.model) for update in updates]
     gradients = [update.gradient() for update in updates]
     if len(updates) == 1:
-        return gradients[0], dict(found[0])
+        return gradients[0], dict(beliefs[0])
     merged, noise = gradients[0], {}
-    for name in found[0]:
+    for name in beliefs[0]:
         merged[name], noise[name] = merge_rows(
-            [g[name] for g in gradients], [beliefs[name] for beliefs in found]
+            [gradient[name] for gradient in gradients], [belief[name] for belief in beliefs]
         )
     return merged, noise
 
 
 def merge_rows(gradients: Sequence[Tensor], beliefs: Sequence[Noise]) -> tuple[Tensor, Noise]:
-    """The mean over the times at which a row had the least noise, and what is left of it."""
+    """The mean over the updates in which a row had the least noise, and the noise that is left."""
     variance = torch.stack([belief.variance for belief in beliefs])
     least = variance.min(0).values
     used = variance == least

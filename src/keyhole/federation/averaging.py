@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from keyhole.update import Update, sum_of
+from keyhole.update import Update, apply_change
 
 
 class RunningMean:
@@ -43,7 +43,7 @@ class RunningMean:
             if self.received_examples != self.expected_examples:  # a defense reported other numbers
                 total = total * (self.expected_examples / self.received_examples)
             change = (total if start.is_floating_point() else total.round()).to(start)
-            after[name] = sum_of(start, change)
+            after[name] = apply_change(start, change)
         return after
 
 

@@ -18,7 +18,7 @@ from keyhole.federation.training import LocalTraining, augment_images, clip_grad
 from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.models.modes import set_mode
 from keyhole.seeds import generator, seeded_globally
-from keyhole.update import Update, check_weights, difference
+from keyhole.update import Update, check_weights, subtract
 
 ImagesByEpoch = Callable[[int], Tensor]
 """Returns the images of a local epoch; the first epoch is 0."""
@@ -180,7 +180,7 @@ def local_update(
                 weight.grad = g
             optimiser.step()
     after = local.state_dict()
-    change = {name: difference(end.detach(), before[name]) for name, end in after.items()}
+    change = {name: subtract(end.detach(), before[name]) for name, end in after.items()}
     return update_from_change(change, training, len(inputs))
 
 

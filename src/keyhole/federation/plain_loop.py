@@ -28,7 +28,7 @@ from keyhole.defenses import DEFENSES
 from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
 from keyhole.errors import DoesNotFit
 from keyhole.seeds import generator as seeded_generator
-from keyhole.update import Update, check_finite, check_weights, difference, in_type_of, sum_of
+from keyhole.update import Update, apply_change, check_finite, check_weights, convert_type, subtract
 
 MakeOptimiser = Callable[[Iterable[nn.Parameter]], Optimizer]
 
@@ -184,7 +184,7 @@ class ProtectedClient:
         if uses_door(self.defense, "on_step") and self._defended_steps < steps:
             raise self._skipped("client.backward(inputs, labels) before each optimiser step")
         self._check_trained()
-        change = {n: difference(t, self._start[n]) for n, t in copy_weights(self.model).items()}
+        change = {n: subtract(t, self._start[n]) for n, t in copy_weights(self.model).items()}
         examples = batch_size if self._side.images is None else len(self._side.images)
         update = Update(change, steps=steps, lr=lr, batch_size=batch_size, examples=examples)
         self._side.weights = self._start
@@ -197,7 +197,7 @@ class ProtectedClient:
     ) -> dict[str, Tensor]:
         """Returns the same as :meth:`update` as weights: what may be sent for a ``state_dict``."""
         sent = self.update(batch_size=batch_size, steps=steps, lr=lr).change
-        found = {n: sum_of(in_type_of(self._start[n], c), c) for n, c in sent.items()}
+        found = {n: apply_change(convert_type(self._start[n], c), c) for n, c in sent.items()}
         check_finite(found, "the defended weights have", "the server sent too large weights")
         return found
 

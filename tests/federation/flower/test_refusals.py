@@ -29,7 +29,7 @@ from keyhole.federation.flower import (
     protected_model,
     tell_defense,
 )
-from keyhole.update import in_type_of
+from keyhole.update import convert_type
 
 Ask = Callable[..., Message]
 WEIGHTS = {
@@ -236,7 +236,7 @@ def test_what_leaves_has_the_promised_norm_or_nothing_leaves(
         assert tensor.isfinite().all()
         assert tensor.shape == start[name].shape
         if not tensor.is_floating_point():
-            assert tensor.numel() <= 1 or torch.equal(tensor, in_type_of(start[name], tensor))
+            assert tensor.numel() <= 1 or torch.equal(tensor, convert_type(start[name], tensor))
             continue
         moved = float((tensor.double() - start[name].double()).norm())
         rounding = float(start[name].double().norm()) * torch.finfo(tensor.dtype).eps

@@ -10,7 +10,7 @@ from keyhole.threat import Observation
 
 def known_bounds(observation: Observation) -> dict[str, Interval]:
     """What a known defense declares of values that the update does not show, in float64."""
-    defense = observation.knowledge.declared(Capability.VALUES)
+    defense = observation.knowledge.defense_with(Capability.VALUES)
     declared = {} if defense is None else defense.possible_values(observation.update)
     return {name: values.map(Tensor.double) for name, values in declared.items()}
 

@@ -147,7 +147,7 @@ def readable_last_layer(problem: MatchingProblem) -> str | None:
 def shuffled_block_size(problem: MatchingProblem) -> int | None:
     """The side of the smallest blocks that a known defense shuffles; None: it shuffles none."""
     _, height, width = problem.knowledge.shape
-    defense = problem.knowledge.declared(Capability.IMAGE_CHANGE)
+    defense = problem.knowledge.defense_with(Capability.IMAGE_CHANGE)
     change = None if defense is None else defense.image_change()
     return change.finest(height, width) if isinstance(change, BlockShuffle) else None
 

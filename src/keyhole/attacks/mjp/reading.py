@@ -53,7 +53,7 @@ class Reading:
 
 def find_hidden_positions(observation: Observation) -> HiddenPositions | None:
     """How positions are hidden; None if the attacker knows of no defense that hides them."""
-    defense = observation.knowledge.declared(Capability.HIDDEN_POSITIONS)
+    defense = observation.knowledge.defense_with(Capability.HIDDEN_POSITIONS)
     return None if defense is None else defense.hidden_positions()
 
 

@@ -103,7 +103,7 @@ def smooth_patches(
 def why_not_readable(observation: Observation) -> list[str]:
     """Why an update does not show its client's puzzle."""
     knowledge = observation.knowledge
-    defense = knowledge.declared(Capability.HIDDEN_POSITIONS)
+    defense = knowledge.defense_with(Capability.HIDDEN_POSITIONS)
     found = find_patch_embedding(observation.model, knowledge.shape)
     reasons = []
     if defense is None:

@@ -21,7 +21,7 @@ from keyhole.federation.client import RoundClient, update_from_change
 from keyhole.federation.training import LocalTraining, augment_images
 from keyhole.models.modes import set_mode
 from keyhole.seeds import generator as named_generator
-from keyhole.update import Update, check_weights, difference
+from keyhole.update import Update, check_weights, subtract
 
 WARM_UP_STEPS = 3
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
@@ -212,7 +212,7 @@ class GraphedModel:
     def compute_change(self, model: nn.Module) -> dict[str, Tensor]:
         """Returns what training has changed in the global weights."""
         own, sent = self.local.state_dict(), model.state_dict()
-        return {name: difference(own[name], sent[name]).detach() for name in sent}
+        return {name: subtract(own[name], sent[name]).detach() for name in sent}
 
     def step(self, x: Tensor, y: Tensor) -> None:
         """Takes one step on a batch; records it first if the batch shape is new."""

@@ -24,7 +24,7 @@ from keyhole.federation.training import LocalTraining, augment_images
 from keyhole.models.modes import has_batch_norm, set_mode
 from keyhole.seeds import generator as named_generator
 from keyhole.seeds import seeded_globally
-from keyhole.update import Update, check_weights, difference
+from keyhole.update import Update, check_weights, subtract
 
 Tensors = dict[str, Tensor]
 
@@ -185,7 +185,7 @@ class StackedClients:
         """Returns what each client, with so many images, has changed so far."""
         after = {**{name: leaf.detach() for name, leaf in self.leaves.items()}, **self.buffers}
         own = {name: self.tied.get(name, name) for name in self.names}
-        change = {name: difference(after[own[name]], self.before[own[name]]) for name in self.names}
+        change = {name: subtract(after[own[name]], self.before[own[name]]) for name in self.names}
         return [
             update_from_change(
                 {name: tensor[client].clone() for name, tensor in change.items()},

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from keyhole.errors import BadUpdate, DoesNotFit, one_line
 from keyhole.federation.capture import Reply
-from keyhole.update import Update, check_weights, difference, in_type_of, sum_of
+from keyhole.update import Update, apply_change, check_weights, convert_type, subtract
 
 CallNext = Callable[[Message, Context], Message]
 Mod = Callable[[Message, Context, CallNext], Message]
@@ -80,7 +80,7 @@ def read_update(start: Tensors, message: Message) -> Update:
     """Returns what a reply changes; tensors that the server did not send are taken as they are."""
     end = read_weights(message)
     change = {
-        name: difference(tensor, in_type_of(start[name], tensor)) if name in start else tensor
+        name: subtract(tensor, convert_type(start[name], tensor)) if name in start else tensor
         for name, tensor in end.items()
     }
     metrics = {k: v for r in message.content.metric_records.values() for k, v in r.items()}
@@ -102,7 +102,7 @@ def read_checked_update(start: Tensors, reply: Message) -> Update:
 def apply_update(start: Tensors, update: Update) -> Tensors:
     """Returns the weights after an update, in the types that the client sent."""
     return {
-        name: sum_of(in_type_of(start[name], change), change) if name in start else change
+        name: apply_change(convert_type(start[name], change), change) if name in start else change
         for name, change in update.change.items()
     }
 
@@ -189,7 +189,7 @@ def compute_change(sent: Tensors, end: Tensors) -> Tensors:
                 f"{tuple(sent[name].shape)}"
             )
     return {
-        name: difference(*to_wider_type(tensor, sent[name])) if name in sent else tensor
+        name: subtract(*to_wider_type(tensor, sent[name])) if name in sent else tensor
         for name, tensor in end.items()
     }
 
@@ -200,7 +200,7 @@ def to_wider_type(end: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
     The server's tensor may be a float where the client's is an integer: FedAvg averages buffers.
     """
     if not (end.is_floating_point() or end.is_complex()):
-        return end, in_type_of(start.real, end)
+        return end, convert_type(start.real, end)
     kind = torch.promote_types(end.dtype, start.dtype)
     return end.to(kind), start.to(kind)
 
