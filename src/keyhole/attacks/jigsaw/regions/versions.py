@@ -36,7 +36,7 @@ def combine_versions(versions: Tensor, *, block: int | None = None) -> Tensor:
     first, others = versions[0], versions[1:]
     if not len(others):
         return first
-    fine = find_sensitive_regions(versions)
+    fine = find_sensitive_by_mean(versions)
     mean = first
     for _ in range(ROUNDS):
         reordered = [
@@ -47,7 +47,7 @@ def combine_versions(versions: Tensor, *, block: int | None = None) -> Tensor:
     return mean
 
 
-def find_sensitive_regions(versions: Tensor) -> Tensor:
+def find_sensitive_by_mean(versions: Tensor) -> Tensor:
     """Which regions have the finer blocks, bool ``[B, rows, columns]``.
 
     By the mean of the versions' variances: noise may lift one version's region above the median,
