@@ -6,7 +6,6 @@ from typing import ClassVar
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
 
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.data.image_set import normalise
@@ -38,20 +37,19 @@ class Interception(Attack):
         return set()
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
-        return self._show(observation, self._versions(observation)[-1])
+        return self._show_versions(observation)[-1]
 
     def other_versions(self, observation: Observation) -> list[Reconstruction]:
-        return [self._show(observation, images) for images in self._versions(observation)[:-1]]
+        return self._show_versions(observation)[:-1]
 
-    def _versions(self, observation: Observation) -> tuple[Tensor, ...]:
-        assert observation.knowledge.intercepted is not None
-        return observation.knowledge.intercepted
-
-    def _show(self, observation: Observation, images: Tensor) -> Reconstruction:
+    def _show_versions(self, observation: Observation) -> list[Reconstruction]:
         known = observation.knowledge
-        return Reconstruction(
-            images=normalise(images, known.mean, known.std), confidence=torch.ones(len(images))
-        )
+        return [
+            Reconstruction(
+                images=normalise(images, known.mean, known.std), confidence=torch.ones(len(images))
+            )
+            for images in known.intercepted or ()
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)
