@@ -87,7 +87,7 @@ def test_the_unchanged_model_is_refused(observe: Observe) -> None:
 
 def test_a_batch_of_two_is_refused(observe: Observe) -> None:
     victim = observe(April().alter(small_vit()), photos(32), [0, 1])
-    with pytest.raises(DoesNotFit, match="it needs one image a client"):
+    with pytest.raises(DoesNotFit, match="it needs one image per client"):
         April()(victim.observation)
 
 

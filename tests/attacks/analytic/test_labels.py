@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.attacks import LabelInference
-from keyhole.attacks.analytic.labels import to_counts
+from keyhole.attacks.analytic.labels import allocate_labels
 from keyhole.data import ImageSet, load
 from keyhole.models import build
 from keyhole.seeds import generator
@@ -99,7 +99,7 @@ def test_labels_come_sorted(observe: Observe) -> None:
     ],
 )
 def test_counts_follow_the_estimates(estimates: list[float], labels: list[int]) -> None:
-    assert to_counts(torch.tensor(estimates), 3).tolist() == labels
+    assert allocate_labels(torch.tensor(estimates), 3).tolist() == labels
 
 
 def test_a_head_that_is_not_registered_last_is_found(observe: Observe) -> None:

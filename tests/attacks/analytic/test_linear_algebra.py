@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from keyhole.attacks.analytic.linear_algebra import (
-    rank_one,
+    fit_rank_one,
     relative_residual,
     share_in_range,
     solve_by_svd,
@@ -43,7 +43,7 @@ def test_a_system_of_zeros_has_the_solution_zero() -> None:
 
 def test_a_rank_one_matrix_is_taken_apart() -> None:
     left, right = draw(8), draw(12, seed=1)
-    found = rank_one(left[:, None] * right)
+    found = fit_rank_one(left[:, None] * right)
     assert torch.allclose(found[0][:, None] * found[1], left[:, None] * right)
     assert found[1].norm().item() == pytest.approx(1)
 
@@ -59,14 +59,14 @@ def test_a_rank_one_matrix_is_taken_apart() -> None:
     ids=["orthogonal rows", "nearly orthogonal rows", "full", "sparse"],
 )
 def test_the_leading_pair_is_the_best_rank_one_matrix(matrix: torch.Tensor) -> None:
-    left, _ = rank_one(matrix.double())
+    left, _ = fit_rank_one(matrix.double())
     expected = float(torch.linalg.matrix_norm(matrix.double(), 2))
     assert left.norm().item() == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize("values", [None, Interval(-torch.ones(4, 3), torch.ones(4, 3))])
 def test_a_matrix_of_zeros_is_taken_apart(values: Interval | None) -> None:
-    left, right = rank_one(torch.zeros(4, 3, dtype=torch.float64), values)
+    left, right = fit_rank_one(torch.zeros(4, 3, dtype=torch.float64), values)
     assert not left.any()
     assert right.isfinite().all()
 
@@ -78,8 +78,8 @@ def test_missing_small_entries_are_completed() -> None:
     values = Interval(
         torch.where(observed, whole, -threshold), torch.where(observed, whole, threshold)
     )
-    left, right = rank_one(torch.where(observed, whole, 0.0), values)
-    naive = rank_one(torch.where(observed, whole, 0.0))
+    left, right = fit_rank_one(torch.where(observed, whole, 0.0), values)
+    naive = fit_rank_one(torch.where(observed, whole, 0.0))
     error = relative_residual(left[:, None] * right, whole)
     assert error < 0.1
     assert relative_residual(naive[0][:, None] * naive[1], whole) > 3 * error

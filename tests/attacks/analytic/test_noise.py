@@ -9,7 +9,11 @@ import torch
 
 from keyhole.attacks import Attack
 from keyhole.attacks.analytic.linear import LinearLeak
-from keyhole.attacks.analytic.noise import signal_directions, white_noise, wiener
+from keyhole.attacks.analytic.noise import (
+    apply_wiener_filter,
+    find_signal_directions,
+    known_white_noise,
+)
 from keyhole.attacks.analytic.patch_lstsq import PatchLeastSquares
 from keyhole.data import load
 from keyhole.defenses import Defense, Dp, DpSgd, Gaussian, Pruning
@@ -39,7 +43,7 @@ def test_noise_on_the_update_is_turned_into_noise_on_the_gradient(
     knowledge = Knowledge(shape=(1, 2, 2), classes=2, mean=(0.5,), std=(0.25,), defense=defense)
     update = Update({"weight": torch.ones(1, 1)}, steps=2, lr=0.05, batch_size=4)
     observation = Observation(torch.nn.Linear(1, 1), update, knowledge)
-    assert white_noise(observation, "weight").sigma == pytest.approx(expected)
+    assert known_white_noise(observation, "weight").sigma == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +75,7 @@ def test_the_noise_expected_is_the_noise_there_is(
     )
     knowledge = Knowledge((1, 8, 8), 10, digits.mean, digits.std, defense=defense)
     seen = Observation(model, update, knowledge)
-    expected = {white_noise(seen, name).sigma for name in update.gradient()}
+    expected = {known_white_noise(seen, name).sigma for name in update.gradient()}
     values = torch.cat([g.flatten() for g in update.gradient().values()])
     assert [values.std().item()] == pytest.approx(sorted(expected), rel=0.02)
 
@@ -98,14 +102,14 @@ def test_directions_above_the_noise_are_found() -> None:
     right, _ = torch.linalg.qr(torch.randn(40, 3, generator=draws, dtype=torch.float64))
     sizes = torch.tensor([50.0, 40.0, 30.0], dtype=torch.float64)
     noise = 0.1 * torch.randn(60, 40, generator=draws, dtype=torch.float64)
-    found = signal_directions((left * sizes) @ right.T + noise, 0.1)
+    found = find_signal_directions((left * sizes) @ right.T + noise, 0.1)
     assert found.shape == (60, 3)
     assert (found.T @ left).svd().S.min() > 0.99
 
 
 def test_pure_noise_still_leaves_one_direction() -> None:
     draws = torch.Generator().manual_seed(0)
-    assert signal_directions(torch.randn(60, 40, generator=draws), 1.0).shape == (60, 1)
+    assert find_signal_directions(torch.randn(60, 40, generator=draws), 1.0).shape == (60, 1)
 
 
 @pytest.mark.parametrize("variance", [0.01, 0.1, 1.0])
@@ -115,14 +119,17 @@ def test_smoothing_brings_a_noisy_photo_nearer(variance: float) -> None:
     draws = torch.Generator().manual_seed(0)
     noise = variance**0.5 * torch.randn(image.shape, generator=draws, dtype=torch.float64)
     before = noise.square().mean()
-    after = (wiener(image + noise, variance) - image).square().mean()
+    after = (apply_wiener_filter(image + noise, variance) - image).square().mean()
     assert after < 0.95 * before
 
 
 def test_without_noise_nothing_is_smoothed() -> None:
     image = torch.randn(3, 7, 9, dtype=torch.float64)
-    assert torch.allclose(wiener(image, 0.0), image)
+    assert torch.allclose(apply_wiener_filter(image, 0.0), image)
 
 
 def test_an_image_that_noise_explains_is_smoothed_away() -> None:
-    assert wiener(0.1 * torch.randn(1, 16, 16, dtype=torch.float64), 100.0).abs().max() < 1e-9
+    assert (
+        apply_wiener_filter(0.1 * torch.randn(1, 16, 16, dtype=torch.float64), 100.0).abs().max()
+        < 1e-9
+    )

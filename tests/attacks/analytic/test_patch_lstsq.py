@@ -65,7 +65,7 @@ def test_several_local_steps_hold_the_image_too(observe: Observe, defense: Any, 
 def test_a_batch_of_two_is_refused_with_the_reason(observe: Observe) -> None:
     images = data("digits")
     victim = observe(small_vit(images), images, [0, 1])
-    with pytest.raises(DoesNotFit, match=r"it needs one image a client.*sums over 2 images"):
+    with pytest.raises(DoesNotFit, match=r"it needs one image per client.*sums over 2 images"):
         PatchLeastSquares()(victim.observation)
 
 
@@ -75,7 +75,7 @@ def test_every_reason_is_told_at_once(observe: Observe) -> None:
     reasons = PatchLeastSquares().incompatibilities(victim.observation)
     assert len(reasons) == 2
     assert "position embeddings" in reasons[0]
-    assert "one image a client" in reasons[1]
+    assert "one image per client" in reasons[1]
 
 
 def under_noise(observe: Observe, model: nn.Module, images: ImageSet, sigma: float) -> list[Any]:

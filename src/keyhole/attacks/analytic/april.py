@@ -1,13 +1,14 @@
-"""APRIL's closed form, as the MJP paper used it: a ViT whose first block was changed.
+"""APRIL's closed form, as the MJP paper used it: on a ViT whose first block the server changed.
 
-The change: block 0 loses its first LayerNorm and both residual connections, so that the embedded
-image z0 enters only through the queries, keys and values. With A = dL/dz0 = dL/dE_pos,
+Block 0 loses its first LayerNorm and both residual connections, so that the embedded image z0
+enters only through the queries, keys and values. With A = dL/dz0 = dL/dE_pos,
 
     A^T z0 = Wq^T dL/dWq + Wk^T dL/dWk + Wv^T dL/dWv,
 
-and both sides are in the update. Solve for z0, subtract the position embedding and the patch
-bias, and invert the patch embedding E. For ViT-S that last step has 384 equations for 768 pixels
-of a patch, so half of the image is lost; ViT-B's is square. `patch-lstsq` needs neither step.
+and both sides are in the update. The attack solves for z0, subtracts the position embedding and the
+patch bias, and inverts the patch embedding E. For ViT-S that last step has 384 equations for the
+768 pixels of a patch, so half of the image is lost; for ViT-B it is square. `patch-lstsq` needs
+neither step.
 """
 
 from __future__ import annotations
@@ -21,16 +22,18 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from keyhole.attacks.analytic.linear_algebra import relative_residual, share_in_range, solve_by_svd
+from keyhole.attacks.analytic.probes import capture_input, check_patch_embedding
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.errors import DoesNotFit
-from keyhole.models.anatomy import find_patch_embedding
+from keyhole.models.anatomy import require_patch_embedding
 from keyhole.threat import Observation
 
-QKV = "blocks.0.attn.qkv.weight"
+FIRST_BLOCK = "blocks.0"
+QKV = f"{FIRST_BLOCK}.attn.qkv.weight"
 
 
-class BareBlock(nn.Module):
-    """A transformer block without first LayerNorm and residuals: ``mlp(norm2(attn(x)))``."""
+class StrippedBlock(nn.Module):
+    """A transformer block without its first LayerNorm and residuals: ``mlp(norm2(attn(x)))``."""
 
     def __init__(self, block: nn.Module) -> None:
         super().__init__()
@@ -43,27 +46,31 @@ class BareBlock(nn.Module):
 
 
 def strip_first_block(model: nn.Module) -> nn.Module:
-    """A copy of a timm-like ViT (or ``vit-small``) with the change that APRIL needs."""
+    """Returns a copy of a ViT with the change to its first block that APRIL needs.
+
+    Args:
+        model: A ViT with ``blocks`` as timm's ViTs and ``vit-small`` have them.
+    """
     reason = why_not_strip(model)
     if reason:
         raise DoesNotFit(f"attack 'april' cannot change the model as it needs: {reason}")
     changed = copy.deepcopy(model)
     blocks = changed.get_submodule("blocks")
     assert isinstance(blocks, nn.ModuleList | nn.Sequential)
-    if not isinstance(blocks[0], BareBlock):
-        blocks[0] = BareBlock(blocks[0])
+    if not isinstance(blocks[0], StrippedBlock):
+        blocks[0] = StrippedBlock(blocks[0])
     return changed
 
 
 def why_not_strip(model: nn.Module) -> str:
-    """Why the first block cannot be changed; empty where it can."""
+    """Why the first block cannot be changed; empty if it can."""
     blocks = getattr(model, "blocks", None)
     if not isinstance(blocks, nn.ModuleList | nn.Sequential) or not len(blocks):
-        return "it has no `blocks` as timm's ViTs have"
+        return "it has no `blocks` as timm's ViTs have them"
     first = blocks[0]
-    lacks = [part for part in ("attn", "norm2", "mlp") if not hasattr(first, part)]
-    if lacks:
-        return f"its first block has no {', '.join(lacks)}"
+    missing = [part for part in ("attn", "norm2", "mlp") if not hasattr(first, part)]
+    if missing:
+        return f"its first block has no {', '.join(missing)}"
     if not isinstance(getattr(first.attn, "qkv", None), nn.Linear):
         return "its first attention has no joint linear `qkv`"
     return ""
@@ -73,10 +80,15 @@ def why_not_strip(model: nn.Module) -> str:
 class April(Attack):
     """Solves for the embedded image, then for the pixels of each patch, in float64.
 
-    Rounding errors of a float32 gradient are blown up twice, by A's condition and by E's. The
-    first system is overdetermined, so its residual tells how uncertain each token is; with
-    ``shrink`` the second solve is damped by that much (ridge regression with a unit prior).
+    The rounding errors of a float32 gradient are amplified twice, by A's condition and by E's. The
+    first system is overdetermined, so its residual shows how uncertain each token is.
     ``shrink=False, rcond=0`` is the published attack: plain least squares twice.
+
+    Args:
+        shrink: Whether the second solve is damped by that uncertainty (ridge regression with a
+            unit prior).
+        rcond: Singular values of A below ``rcond`` times the largest are left out; None: the
+            rounding error of the update's type.
     """
 
     shrink: bool = True
@@ -85,7 +97,7 @@ class April(Attack):
     name: ClassVar[str] = "april"
     summary: ClassVar[str] = "closed form through queries, keys and values of a changed ViT"
     paper: ClassVar[str] = "Lu et al. 2022 (APRIL)"
-    needs: ClassVar[str] = "a ViT whose first block the server strips; one image a client"
+    needs: ClassVar[str] = "a ViT whose first block the server strips; one image per client"
     recovers_inputs: ClassVar[bool] = True
     altered_model: ClassVar[str | None] = "first block without LayerNorm 1 and residuals"
 
@@ -93,31 +105,26 @@ class April(Attack):
         return strip_first_block(model)
 
     def incompatibilities(self, observation: Observation) -> list[str]:
-        reasons = []
         blocks = getattr(observation.model, "blocks", None)
         first = next(blocks.children(), None) if isinstance(blocks, nn.Module) else None
-        if not isinstance(first, BareBlock):
-            why = why_not_strip(observation.model)
-            return [why or "the model's first block must be stripped: see strip_first_block"]
-        found = find_patch_embedding(observation.model, observation.knowledge.shape)
-        if isinstance(found, str):
-            reasons.append(f"it needs a learned absolute position embedding, but {found}")
-        elif count_rows(observation.model, found.position) != count_tokens(observation):
+        if not isinstance(first, StrippedBlock):
+            reason = why_not_strip(observation.model)
+            return [reason or "the model's first block must be stripped: use strip_first_block"]
+        reasons = check_patch_embedding(observation)
+        if not reasons and count_positions(observation) != count_tokens(observation):
             reasons.append("its position embedding leaves out some of the tokens")
         if not isinstance(getattr(observation.model, "norm_pre", nn.Identity()), nn.Identity):
             reasons.append("it normalises the tokens before the first block")
         if observation.knowledge.batch_size != 1:
-            reasons.append("it needs one image a client")
+            reasons.append("it needs one image per client")
         return reasons
 
     def reads(self, observation: Observation) -> set[str]:
-        embedding = find_patch_embedding(observation.model, observation.knowledge.shape)
-        assert not isinstance(embedding, str)
+        embedding = require_patch_embedding(observation.model, observation.knowledge.shape)
         return {embedding.position, QKV}
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
-        embedding = find_patch_embedding(observation.model, observation.knowledge.shape)
-        assert not isinstance(embedding, str)
+        embedding = require_patch_embedding(observation.model, observation.knowledge.shape)
         used = {QKV, embedding.position, embedding.input_layer.weight, embedding.input_layer.bias}
         state, update = observation.model.state_dict(), observation.update.gradient()
         weights = {k: v.cpu().double() for k, v in state.items() if k in used}
@@ -133,10 +140,8 @@ class April(Attack):
         if embedding.input_layer.bias in weights:
             features = features - weights[embedding.input_layer.bias]
         E = weights[embedding.input_layer.weight].flatten(1)
-        noise = (
-            estimate_variance(A, z, right, rank)[patches] if self.shrink else torch.zeros(1).to(E)
-        )
-        pixels = solve_damped(E, features, noise)
+        variance = estimate_variance(A, z, right, rank)[patches] if self.shrink else E.new_zeros(1)
+        pixels = solve_damped(E, features, variance)
         image = embedding.input_layer.assemble(pixels, observation.knowledge.shape)[None]
         residual = relative_residual(A.T @ z, right)
         return Reconstruction(
@@ -146,44 +151,40 @@ class April(Attack):
         )
 
 
-def count_rows(model: nn.Module, position: str) -> int:
-    """How many tokens a position embedding covers."""
-    table = model.get_parameter(position)
+def count_positions(observation: Observation) -> int:
+    """The number of tokens that the position embedding covers."""
+    embedding = require_patch_embedding(observation.model, observation.knowledge.shape)
+    table = observation.model.get_parameter(embedding.position)
     return table.numel() // table.shape[-1]
 
 
 def count_tokens(observation: Observation) -> int:
-    """How many tokens the first block receives."""
-    seen: list[int] = []
-    first = observation.model.get_submodule("blocks.0")
-    handle = first.register_forward_pre_hook(
-        lambda module, args: seen.append(int(args[0].shape[1]))
-    )
-    like = next(observation.model.parameters())
-    observation.model(torch.zeros(1, *observation.knowledge.shape).to(like))
-    handle.remove()
-    return seen[0]
+    """The number of tokens that the first block receives."""
+    model = observation.model
+    black = torch.zeros(1, *observation.knowledge.shape).to(next(model.parameters()))
+    return capture_input(model, FIRST_BLOCK, black)[0].shape[1]
 
 
 def estimate_variance(A: Tensor, z: Tensor, right: Tensor, rank: int) -> Tensor:
-    """The variance of each row of ``z``, judged by the residual of ``A^T z = right``: ``[tokens]``.
+    """The variance of each row of ``z``, from the residual of ``A^T z = right``: ``[tokens]``.
 
     Ordinary least squares: residual variance times the diagonal of ``(A A^T)^-1``.
     """
-    spare = max(right.shape[0] - rank, 1)
-    variance = (A.T @ z - right).square().sum() / (spare * right.shape[1])
+    freedom = max(right.shape[0] - rank, 1)
+    residual_variance = (A.T @ z - right).square().sum() / (freedom * right.shape[1])
     U, S, _ = torch.linalg.svd(A, full_matrices=False)
-    each: Tensor = variance * (U[:, :rank] / S[:rank]).square().sum(1)
-    return each
+    variance: Tensor = residual_variance * (U[:, :rank] / S[:rank]).square().sum(1)
+    return variance
 
 
-def solve_damped(E: Tensor, features: Tensor, noise: Tensor) -> Tensor:
-    """``E x = f`` for each row f of ``features [T, D]``, pixels having variance 1: ``[T, F]``.
+def solve_damped(E: Tensor, features: Tensor, variance: Tensor) -> Tensor:
+    """Solves ``E x = f`` for each row f of ``features [T, D]``: ``[T, F]``.
 
-    Without noise this is the minimum-norm solution.
+    ``variance`` is that of the features; pixels are assumed to have variance 1. If the features are
+    certain, this is the minimum-norm solution.
     """
     U, S, Vh = torch.linalg.svd(E, full_matrices=False)
     kept = torch.finfo(S.dtype).eps * max(E.shape) * S[0] < S
     U, S, Vh = U[:, kept], S[kept], Vh[kept]
-    pixels: Tensor = (features @ U) * (S / (S.square() + noise[:, None])) @ Vh
+    pixels: Tensor = (features @ U) * (S / (S.square() + variance[:, None])) @ Vh
     return pixels

@@ -1,9 +1,9 @@
 """The rank-one leak of a fully connected first layer.
 
 For one image the weight gradient of the first layer is ``delta x^T``: every row is the image up to
-a factor. With a bias the factor is in the update too (the bias gradient is ``delta``). In a batch,
-rows that only one sample drives, because the others' units are off or dropped, are that image up
-to a factor; rows that agree in direction give themselves away. Dropout therefore helps.
+a factor. With a bias the factor is in the update too, because the bias gradient is ``delta``. In a
+batch, a row whose unit is on for only one sample is that sample's image up to a factor. Such rows
+are recognised because several have the same direction. Dropout therefore helps the attacker.
 
 Without a bias the factor is found from the second layer (:mod:`keyhole.attacks.analytic.scale`).
 """
@@ -15,13 +15,21 @@ from typing import ClassVar
 import torch
 from pydantic.dataclasses import dataclass
 
-from keyhole.attacks.analytic.bounds import known_bounds, select_bounds
-from keyhole.attacks.analytic.linear_algebra import group_rows, rank_one, share_in_range
-from keyhole.attacks.analytic.noise import white_noise, wiener
+from keyhole.attacks.analytic.linear_algebra import (
+    fit_rank_one,
+    group_parallel_rows,
+    share_in_range,
+)
+from keyhole.attacks.analytic.noise import (
+    apply_wiener_filter,
+    known_bounds,
+    known_white_noise,
+    weigh_bounds,
+)
 from keyhole.attacks.analytic.scale import SecondLayer, find_scale
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.defenses.capabilities import Capability
-from keyhole.models.anatomy import find_input_layer
+from keyhole.models.anatomy import InputLayer, find_input_layer
 from keyhole.threat import Observation
 
 
@@ -29,13 +37,13 @@ from keyhole.threat import Observation
 class LinearLeak(Attack):
     """Reads the images that a fully connected first layer's gradient holds.
 
-    Where a defense declares between which bounds missing values lie, it completes the rank-one
-    matrix within them; knowing the variance of added noise, it smooths the image accordingly, and
-    trusts the rows that have the least noise.
+    If a known defense declares bounds of missing values, the attack completes the rank-one matrix
+    within them. If a known defense declares noise, the attack weights the rows by how little noise
+    they have and smooths the image.
     """
 
     name: ClassVar[str] = "linear"
-    summary: ClassVar[str] = "reads the image off a fully connected first layer's gradient"
+    summary: ClassVar[str] = "reads the image from a fully connected first layer's gradient"
     paper: ClassVar[str] = "Phong et al. 2018; Geiping et al. 2020; Fowl et al. 2022"
     needs: ClassVar[str] = "a first layer that is fully connected to the pixels"
     recovers_inputs: ClassVar[bool] = True
@@ -55,44 +63,47 @@ class LinearLeak(Attack):
         return []
 
     def reads(self, observation: Observation) -> set[str]:
+        return {self.input_layer(observation).weight}
+
+    def input_layer(self, observation: Observation) -> InputLayer:
+        """The first layer of a model that the attack applies to."""
         found = find_input_layer(observation.model, observation.knowledge.shape)
         assert not isinstance(found, str)
-        return {found.weight}
+        return found
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
         knowledge = observation.knowledge
-        found = find_input_layer(observation.model, knowledge.shape)
-        assert not isinstance(found, str)
+        first = self.input_layer(observation)
         gradient = {k: v.double() for k, v in observation.update.gradient().items()}
-        weight = gradient[found.weight].flatten(1)
-        bias = gradient.get(found.bias)
+        weight = gradient[first.weight].flatten(1)
+        bias = gradient.get(first.bias)
         bounds = known_bounds(observation)
-        second = SecondLayer.of(observation, found, gradient, bounds)
-        noise = white_noise(observation, found.weight)
-        images, explained = [], []
-        for alike in group_rows(weight, knowledge.batch_size):
-            rows, trust = noise.weigh(alike)
+        second = SecondLayer.find(observation, first, gradient, bounds)
+        noise = known_white_noise(observation, first.weight)
+        images, explained_shares = [], []
+        for group in group_parallel_rows(weight, knowledge.batch_size):
+            rows, weights = noise.weigh_rows(group)
             if not len(rows):
-                continue  # every row has noise where others have none
-            part = weight[rows] * trust[:, None]
-            left, right = rank_one(part, select_bounds(bounds.get(found.weight), rows, trust))
-            image = found.assemble(right[None], knowledge.shape)
+                continue  # all rows of the group are noisy, and rows of other groups are not
+            part = weight[rows] * weights[:, None]
+            left, right = fit_rank_one(part, weigh_bounds(bounds.get(first.weight), rows, weights))
+            image = first.assemble(right[None], knowledge.shape)
             if noise.sigma > 0:
-                image = wiener(image, (noise.sigma / float(left.norm())) ** 2)
+                image = apply_wiener_filter(image, (noise.sigma / float(left.norm())) ** 2)
             if not image.any():
-                continue  # nothing stands above the noise
+                continue  # nothing exceeds the noise
             if bias is not None and bias[rows].norm() > 0:
-                scale = float((left / trust @ bias[rows]) / bias[rows].square().sum())
+                scale = float((left / weights @ bias[rows]) / bias[rows].square().sum())
             else:
                 scale = find_scale(image, rows, second, knowledge)
             images.append(scale * image)
-            explained.append(float((left.norm() / part.norm()).clamp(max=1.0)) ** 2)
+            explained_shares.append(float((left.norm() / part.norm()).clamp(max=1.0)) ** 2)
         if not images:
             return Reconstruction(diagnostics={"images": 0})
         stack = torch.stack(images)
-        confidence = (
-            torch.tensor(explained, dtype=torch.double) * share_in_range(stack, knowledge).cpu()
-        )
+        shares = torch.tensor(explained_shares, dtype=torch.double)
         return Reconstruction(
-            images=stack, confidence=confidence, diagnostics={"images": len(images)}
+            images=stack,
+            confidence=shares * share_in_range(stack, knowledge).cpu(),
+            diagnostics={"images": len(images)},
         )

@@ -1,4 +1,4 @@
-"""The few pieces of linear algebra that the closed forms share."""
+"""The linear algebra that the closed forms share."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from keyhole.defenses.capabilities import Interval
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge
 
-TURNS = 500
-CONVERGED = 1e-10
-POWER_TURNS = 100
-ALIKE = 1e-5
+COMPLETION_STEPS, COMPLETION_TOLERANCE = 500, 1e-10
+"""Completing a matrix ends after so many steps, or when the right vector moves by less."""
+POWER_STEPS, POWER_TOLERANCE = 100, 1e-13
+"""The same for power iteration."""
+PARALLEL_TOLERANCE = 1e-5
 """Rows whose directions differ by less (1 - |cos|) come from the same image."""
 
 
 def solve_by_svd(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, float, int]:
-    """Minimum-norm least squares ``A X = B``; also A's condition number and the rank used.
+    """Minimum-norm least squares ``A X = B``; returns X, A's condition number and the rank used.
 
     Solved on the CPU, where LAPACK is quicker with matrices of this size than a GPU.
     """
@@ -30,45 +31,45 @@ def solve_by_svd(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, float, int
     return X, largest / smallest if smallest else float("inf"), rank
 
 
-def rank_one(matrix: Tensor, values: Interval | None = None) -> tuple[Tensor, Tensor]:
+def fit_rank_one(matrix: Tensor, bounds: Interval | None = None) -> tuple[Tensor, Tensor]:
     """``left`` and ``right`` with ``matrix ~ left right^T``, ``|right| = 1``.
 
-    Where ``values`` bounds entries that are not known, each turn fills those with the current
-    product, cut to the bounds.
+    Entries that are not known are given by their ``bounds``. Each step fills them with the current
+    product, clamped to the bounds.
     """
-    left, right = leading_pair(matrix)
-    if values is None or bool((known := values.known).all()) or not known.any():
+    left, right = compute_leading_pair(matrix)
+    if bounds is None or bool((known := bounds.known).all()) or not known.any():
         return left, right
-    for _ in range(TURNS):
+    for _ in range(COMPLETION_STEPS):
         product = left[:, None] * right[None, :]
-        filled = torch.where(known, matrix, product.clamp(values.low, values.high))
-        new = filled.mT @ left
+        completed = torch.where(known, matrix, product.clamp(bounds.low, bounds.high))
+        new = completed.mT @ left
         new = new / new.norm()
-        left, moved, right = filled @ new, float((new - right).norm()), new
-        if moved < CONVERGED:
+        left, moved, right = completed @ new, float((new - right).norm()), new
+        if moved < COMPLETION_TOLERANCE:
             break
     return left, right
 
 
-def leading_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """The leading singular pair by power iteration; from the Gram matrix where that is slow."""
+def compute_leading_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """The leading singular pair by power iteration, or from the Gram matrix if that is slow."""
     if not matrix.any():
         return torch.zeros_like(matrix[:, 0]), torch.zeros_like(matrix[0])
     start = torch.randn(len(matrix), generator=generator(0, "power")).to(matrix)
-    right = matrix.mT @ start  # a mixture of all rows: no invariant subspace holds it
+    right = matrix.mT @ start  # a mixture of all rows lies in no invariant subspace
     right = right / right.norm()
-    for _ in range(POWER_TURNS):
+    for _ in range(POWER_STEPS):
         new = matrix.mT @ (matrix @ right)
         new = new / new.norm()
         moved, right = float((new - right).norm()), new
-        if moved < 1e-13:
+        if moved < POWER_TOLERANCE:
             return matrix @ right, right
     right = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors[:, -1]
     return matrix @ right, right
 
 
 def relative_residual(found: Tensor, wanted: Tensor) -> float:
-    """``|found - wanted| / |wanted|``; 1 where nothing was wanted, since nothing is explained."""
+    """``|found - wanted| / |wanted|``; 1 if ``wanted`` is 0, since nothing is explained then."""
     size = float(wanted.norm())
     return float((found - wanted).norm()) / size if size > 0 else 1.0
 
@@ -80,26 +81,26 @@ def share_in_range(images: Tensor, knowledge: Knowledge) -> Tensor:
     return ((images >= low - slack) & (images <= high + slack)).flatten(1).double().mean(1)
 
 
-def group_rows(weight: Tensor, batch_size: int) -> list[Tensor]:
-    """Sets of rows that hold one image each, strongest first, at most ``batch_size`` of them.
+def group_parallel_rows(weight: Tensor, batch_size: int) -> list[Tensor]:
+    """Sets of rows that hold one image each, largest first, at most ``batch_size`` of them.
 
-    A row stands for an image only if another row confirms its direction: a mixture of two images
+    A row counts as an image only if another row has the same direction: a mixture of two images
     does not occur twice in the same proportions.
     """
     norms = weight.norm(dim=1)
-    alive = torch.nonzero(norms > 1e-12 * norms.max())[:, 0]
-    if batch_size == 1 or not len(alive):
-        return [alive] if len(alive) else []
-    unit = weight[alive] / norms[alive, None]
-    alike = (unit @ unit.T).abs() > 1 - ALIKE
-    free = torch.ones(len(alive), dtype=torch.bool, device=weight.device)
+    nonzero = torch.nonzero(norms > 1e-12 * norms.max())[:, 0]
+    if batch_size == 1 or not len(nonzero):
+        return [nonzero] if len(nonzero) else []
+    unit = weight[nonzero] / norms[nonzero, None]
+    parallel = (unit @ unit.T).abs() > 1 - PARALLEL_TOLERANCE
+    free = torch.ones(len(nonzero), dtype=torch.bool, device=weight.device)
     groups = []
-    for row in alike.sum(1).argsort(descending=True).tolist():
+    for row in parallel.sum(1).argsort(descending=True).tolist():
         if not free[row]:
             continue
-        members = alike[row] & free
+        members = parallel[row] & free
         free &= ~members
         if int(members.sum()) > 1:
-            groups.append(alive[members])
+            groups.append(nonzero[members])
     groups.sort(key=lambda rows: -len(rows))
     return groups[:batch_size]
