@@ -29,7 +29,6 @@ from keyhole.attacks import ATTACKS, Matching
 from keyhole.attacks.checkpointer import NullCheckpointer
 from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.precision import Precision, use_precision
-from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.victim_group import VictimGroup
 from keyhole.data import ImageSet
@@ -134,13 +133,13 @@ class KeyholeEngine:
         assert isinstance(attack, Matching)
         victims = case.victims
         if victims is None:
-            victims = runner_of(attack, observe(case, 2))._chunk_size(range(CLIENTS))
+            victims = runner_of(attack, observe(case, 2))._choose_chunk_size(range(CLIENTS))
         observations = observe(case, victims)
         began = time.perf_counter()
         runner = runner_of(attack, observations)
         everyone = range(victims)
         matcher = runner.make_matcher(everyone)
-        self.advance = runner._stepper(runner._start(everyone, attempt=0), matcher)
+        self.advance = runner._make_stepper(runner._start(everyone, attempt=0), matcher)
         self.facts: dict[str, Any] = {
             "victims": victims,
             "backend": matcher.backend,
@@ -151,7 +150,7 @@ class KeyholeEngine:
 
 def runner_of(attack: Matching, observations: Sequence[Observation]) -> Runner:
     """What runs ``attack`` on ``observations``, as the attack itself makes it."""
-    group = VictimGroup(attack, MatchingProblem.from_observation(observations[0]), observations)
+    group = VictimGroup(attack, observations)
     return group.make_runner(attack.iterations, NullCheckpointer(), group.known_values)
 
 

@@ -15,7 +15,7 @@ from keyhole.attacks.matching import (
     InvertingGradients,
     IterativeApril,
     Matching,
-    UploadedInversion,
+    UploadedModelInversion,
     Wiig,
 )
 from keyhole.attacks.mjp import MjpInversion, MjpSpan
@@ -34,7 +34,7 @@ ITERATIVE = (
     DeepLeakage,
     ImprovedDeepLeakage,
     InvertingGradients,
-    UploadedInversion,
+    UploadedModelInversion,
     Wiig,
     DropoutInversion,
     DiaRead,
@@ -74,5 +74,5 @@ __all__ = [
     "PatchLeastSquares",
     "Reconstruction",
     "UndoneInterception",
-    "UploadedInversion",
+    "UploadedModelInversion",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from keyhole.attacks import DropoutInversion
 from keyhole.attacks.matching.problem import MatchingProblem
-from keyhole.attacks.matching.readable_masks import UNKNOWN, read_masks, readable_sites
+from keyhole.attacks.matching.readable_masks import UNKNOWN, find_readable_sites, read_masks
 from keyhole.data import load
 from keyhole.defenses import Dropout, Gaussian, Mjp
 from keyhole.federation import LocalTraining
@@ -23,7 +23,7 @@ def mlp() -> nn.Module:
     return build("mlp", classes=10, channels=1, image_size=8)
 
 
-def make_threaded_stepper(masks: tuple[Tensor, ...]) -> Tensor:
+def concatenate(masks: tuple[Tensor, ...]) -> Tensor:
     return torch.cat([mask.flatten(1) for mask in masks], 1)
 
 
@@ -34,10 +34,10 @@ def test_masks_before_linear_layers_are_read_off(
 ) -> None:
     client = clients(mlp, [[index]], Dropout(p=p))[0]
     problem = MatchingProblem.from_observation(client.observation)
-    assert readable_sites(problem) == {0: "4.weight", 1: "7.weight", 2: "10.weight"}
+    assert find_readable_sites(problem) == {0: "4.weight", 1: "7.weight", 2: "10.weight"}
     found = read_masks(problem, client.observation.update.gradient())
     assert found.shape == (1, 3 * 512)
-    assert torch.equal(found.bool(), make_threaded_stepper(client.masks))
+    assert torch.equal(found.bool(), concatenate(client.masks))
     assert set(found.unique().tolist()) == {0.0, 1.0}
 
 
@@ -62,7 +62,7 @@ def test_masks_of_several_images_or_steps_are_sought_instead(
     )
     seen = clients(model.double(), [[3] if options else [3, 14]], **options)[0].observation
     problem = MatchingProblem.from_observation(seen)
-    assert readable_sites(problem) == {}
+    assert find_readable_sites(problem) == {}
     assert (read_masks(problem, seen.update.gradient()) == UNKNOWN).all()
     found, sought = (DropoutInversion(masks=how, iterations=3)(seen) for how in ("read", "sought"))
     assert found.masks is not None
@@ -81,7 +81,7 @@ def test_masks_that_are_not_shown_stay_unknown(clients: Clients) -> None:
     )
     client = clients(model, [[3]])[0]
     problem = MatchingProblem.from_observation(client.observation)
-    assert readable_sites(problem) == {2: "10.weight"}
+    assert find_readable_sites(problem) == {2: "10.weight"}
     found = read_masks(problem, client.observation.update.gradient())
     assert (found[:, :23] == UNKNOWN).all()
     assert torch.equal(found[:, 23:].bool(), client.masks[2])
@@ -90,7 +90,7 @@ def test_masks_that_are_not_shown_stay_unknown(clients: Clients) -> None:
 def test_masks_of_tokens_are_not_read(clients: Clients) -> None:
     model = build("vit-small", classes=10, channels=1, image_size=8)
     client = clients(model, [[3]], Dropout(p=0.5))[0]
-    assert readable_sites(MatchingProblem.from_observation(client.observation)) == {}
+    assert find_readable_sites(MatchingProblem.from_observation(client.observation)) == {}
 
 
 def test_what_was_not_reported_is_not_read(clients: Clients, mlp: nn.Module) -> None:

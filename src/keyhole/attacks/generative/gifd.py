@@ -20,7 +20,6 @@ from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.generative.feature_domain import StageFeatures, measure_scales
 from keyhole.attacks.generative.prior import load_generator
 from keyhole.attacks.generative.stages import SearchStage, SharedCheckpointer, merge_stages
-from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.objectives import Cosine
@@ -132,9 +131,7 @@ class Gifd(Matching):
     ) -> Iterator[Reconstruction]:
         if not observations:
             return
-        keep_memory()
-        problem = MatchingProblem.from_observation(observations[0])
-        group = VictimGroup(self, problem, observations)
+        group = VictimGroup(self, observations)
         stage_parts = self._build_stages(group.parts)
         lengths = [
             self.pixels if isinstance(parts.images, Pixels) else self.iterations

@@ -14,9 +14,9 @@ from keyhole.attacks.checkpointer import Checkpointer, Saved
 from keyhole.attacks.generative.feature_domain import CENTRE, StageFeatures
 from keyhole.attacks.matching.engine import START
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
-from keyhole.attacks.matching.parts.optimisers import State
 from keyhole.attacks.matching.parts.unknowns import ImageUnknown
 from keyhole.attacks.matching.runner import Runner, tensors_under
+from keyhole.attacks.matching.state import State
 from keyhole.attacks.matching.victim_group import VictimGroup
 
 

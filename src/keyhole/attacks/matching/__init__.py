@@ -1,18 +1,20 @@
 """Gradient matching: one engine with parts, and named attacks as rows of parts."""
 
 from keyhole.attacks.matching.attack import Matching
-from keyhole.attacks.matching.presets import (
-    DeepLeakage,
+from keyhole.attacks.matching.inverting_gradients import (
     DiaRead,
     DropoutInversion,
+    InvertingGradients,
+    Wiig,
+)
+from keyhole.attacks.matching.presets import (
+    DeepLeakage,
     GradInversion,
     GradViT,
     ImprovedDeepLeakage,
-    InvertingGradients,
     IterativeApril,
-    Wiig,
 )
-from keyhole.attacks.matching.uploaded import UploadedInversion
+from keyhole.attacks.matching.uploaded_model import UploadedModelInversion
 
 __all__ = [
     "DeepLeakage",
@@ -24,6 +26,6 @@ __all__ = [
     "InvertingGradients",
     "IterativeApril",
     "Matching",
-    "UploadedInversion",
+    "UploadedModelInversion",
     "Wiig",
 ]

@@ -14,7 +14,6 @@ from torch import Tensor
 from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
-from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.gradients.gradient_weights import WeightsByName, weights_from_noise
 from keyhole.attacks.matching.gradients.matchers import Backend
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
@@ -30,24 +29,36 @@ from keyhole.threat import Observation
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+LabelSource = Literal["given", "inferred", "sought"]
+MaskSource = Literal["ignored", "given", "sought", "read"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Matching(Attack):
-    """Looks for images whose gradient is the one observed.
+    """Searches for images whose gradient is the one observed.
 
-    ``labels``: ``given``, ``inferred`` from the last layer, or ``sought`` with the images.
-    ``masks``: the clients' dropout is ``ignored``, its masks are ``given``, ``sought`` with the
-    images, or ``read`` off the update where it shows them and sought elsewhere.
-    ``trials`` first guesses are followed and the one of least loss is taken; where images differ in
-    the local steps they were in, each guess believes another order of them. ``backend`` and
-    ``precision`` say how it is computed.
+    Args:
+        iterations: The most iterations for each victim.
+        lr: Learning rate.
+        labels: Whether the labels are ``given``, ``inferred`` from the last layer's gradient, or
+            ``sought`` together with the images.
+        masks: Whether the client's dropout is ``ignored``, or its masks are ``given``, ``sought``
+            together with the images, or ``read`` from the update where it shows them and sought
+            elsewhere.
+        mask_weight: Weight of the masks' drop rate in the loss, if masks are searched for.
+        trials: The number of first guesses per client; the one that ends with the least loss
+            counts. If the client's local steps used different images, each trial assumes another
+            order of the labels.
+        backend: How gradients are computed: ``factored``, by ``vmap`` or in a ``loop``; ``auto``:
+            the fastest that takes the model.
+        precision: The type in which a GPU multiplies.
+        seed: Seed of the first guesses.
     """
 
     iterations: Count = 2000
     lr: Positive = 0.1
-    labels: Literal["given", "inferred", "sought"] = "given"
-    masks: Literal["ignored", "given", "sought", "read"] = "ignored"
+    labels: LabelSource = "given"
+    masks: MaskSource = "ignored"
     mask_weight: Weight = 1e-4
     trials: Count = 1
     backend: Backend = "auto"
@@ -55,68 +66,97 @@ class Matching(Attack):
     seed: int = 0
 
     published: ClassVar[dict[str, Any]] = {}
-    """The settings of the paper, where ours differ: ``--parity paper``."""
+    """The paper's settings where ours differ; ``--parity paper`` uses them."""
     exact: ClassVar[bool] = False
     needs: ClassVar[str] = "any differentiable model; minutes rather than seconds"
 
     @abstractmethod
     def build_parts(self, problem: MatchingProblem) -> MatchingParts:
-        """The parts, for one model; labels and masks are seen to by :meth:`build_all_parts`."""
+        """Returns the parts without unknown labels and masks; :meth:`build_all_parts` adds them.
+
+        Args:
+            problem: The model and what its victims have in common.
+        """
 
     def build_all_parts(self, problem: MatchingProblem) -> MatchingParts:
-        """The parts, with labels and masks among the unknowns where they are sought."""
-        recipe = self.build_parts(problem)
+        """Returns the parts, with labels and masks among the unknowns if they are sought.
+
+        Args:
+            problem: The model and what its victims have in common.
+        """
+        parts = self.build_parts(problem)
         if self.labels == "sought":
-            recipe = replace(recipe, labels=SoftLabels())
+            parts = replace(parts, labels=SoftLabels())
         if self.masks in ("sought", "read"):
-            recipe = recipe.with_mask_search(problem, self.mask_weight)
-        return recipe
+            parts = parts.with_mask_search(problem, self.mask_weight)
+        return parts
 
     @property
     def given(self) -> frozenset[str]:
-        told = {"labels": self.labels, "masks": self.masks}
-        return frozenset(name for name, how in told.items() if how == "given")
+        sources = {"labels": self.labels, "masks": self.masks}
+        return frozenset(name for name, source in sources.items() if source == "given")
 
     def incompatibilities(self, observation: Observation) -> list[str]:
         reasons = []
         if self.labels == "inferred":
             reasons += LabelInference().incompatibilities(observation)
         if self.labels == "given" and observation.knowledge.labels is None:
-            reasons.append("it must be given the labels, and was not")
+            reasons.append("it must be given the labels, but was not")
         if self.masks == "given" and observation.knowledge.masks is None:
-            reasons.append("it must be given the client's dropout masks, and was not")
+            reasons.append("it must be given the client's dropout masks, but was not")
         if self.masks == "given" and not MatchingProblem.from_observation(observation).sites:
-            reasons.append("the client drops nothing, so that there are no masks to be given")
+            reasons.append("the client drops nothing, so there are no masks to be given")
         return reasons
 
     def reads(self, observation: Observation) -> set[str]:
-        """Any parameter will do; of those there are, at least one must be reported."""
+        """Nothing if the update has any of the model's parameters, for any of them will do."""
         names = [name for name, _ in observation.model.named_parameters()]
         reported = [name for name in names if name in observation.update.change]
         return set() if reported else set(names[:1])
 
     def target_gradient(self, observation: Observation) -> dict[str, Tensor]:
-        """The gradient that is to be matched."""
-        return self.weighted_target(observation)[0]
+        """Returns the gradient that the images are to match, by parameter.
+
+        Args:
+            observation: What the server observed of the victim.
+        """
+        return self.target_and_noise(observation)[0]
 
     def gradient_weights(self, observation: Observation) -> WeightsByName:
-        """Through what that gradient is seen, by an attacker who knows where noise is in it."""
-        return weights_from_noise(*self.weighted_target(observation))
+        """Returns the weights by which noisy values of that gradient count less.
 
-    def weighted_target(
+        Args:
+            observation: What the server observed of the victim.
+        """
+        return weights_from_noise(*self.target_and_noise(observation))
+
+    def target_and_noise(
         self, observation: Observation
     ) -> tuple[dict[str, Tensor], dict[str, Noise]]:
-        """The gradient, and the noise in it, where this attack uses what is known of that."""
+        """Returns the gradient to match and, if this attack uses it, the noise declared in it.
+
+        Args:
+            observation: What the server observed of the victim.
+        """
         if Capability.NOISE not in self.uses:
             return observation.update.gradient(), {}
         return merge_updates(observation)
 
     def extra_inputs(self, observation: Observation) -> dict[str, Tensor]:
-        """What else the recipe's parts must know of one victim."""
+        """Returns tensors that the attack's own parts need to know about one victim, by name.
+
+        Args:
+            observation: What the server observed of the victim.
+        """
         return {}
 
     def postprocess(self, images: Tensor, observation: Observation) -> Tensor:
-        """What the attack makes of the images that match, ``[B, C, H, W]``."""
+        """Returns the images that the attack reports, by default those that match best.
+
+        Args:
+            images: The images that match best, ``[B, C, H, W]``.
+            observation: What the server observed of the victim.
+        """
         return images
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
@@ -127,9 +167,7 @@ class Matching(Attack):
     ) -> Iterator[Reconstruction]:
         if not observations:
             return
-        keep_memory()
-        problem = MatchingProblem.from_observation(observations[0])
-        group = VictimGroup(self, problem, observations)
+        group = VictimGroup(self, observations)
         runner = group.make_runner(self.iterations, checkpointer, group.known_values)
         with use_precision(self.precision):
             runner.run()

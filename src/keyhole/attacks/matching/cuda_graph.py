@@ -6,8 +6,7 @@ import torch
 
 from keyhole.attacks.matching.engine import Engine, Stepper, make_stepper
 from keyhole.attacks.matching.gradients.matchers import Matcher
-from keyhole.attacks.matching.parts.optimisers import State
-from keyhole.attacks.matching.state import KNOWN
+from keyhole.attacks.matching.state import KNOWN, State
 from keyhole.errors import one_line
 
 WARM_UP = 2

@@ -9,11 +9,10 @@ from torch import Tensor
 
 from keyhole.attacks.matching.gradients.matchers import Matcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
-from keyhole.attacks.matching.parts.optimisers import State
 from keyhole.attacks.matching.parts.priors import Guess
 from keyhole.attacks.matching.parts.unknowns import split_sites
 from keyhole.attacks.matching.problem import MatchingProblem
-from keyhole.attacks.matching.state import KNOWN, assign_where
+from keyhole.attacks.matching.state import KNOWN, State, assign_where
 
 VALUE, BEST = "value.", "best."
 """Prefixes of an unknown's current value and of its value at the least loss."""

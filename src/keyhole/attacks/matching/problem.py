@@ -1,4 +1,4 @@
-"""What the victims of one attack have in common: the model, the recipe, the shapes."""
+"""What the victims of one attack have in common: the model, the local training, the shapes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import combinations, islice
+from itertools import chain, combinations, islice
 
 import torch
 from torch import Tensor, nn
@@ -16,13 +16,22 @@ from keyhole.models.dropout_sites import DropoutMode, Site, SiteFinder
 from keyhole.models.modes import set_mode
 from keyhole.threat import Knowledge, Observation
 
+MAX_LABEL_ORDERS = 1000
+"""Orders of a client's labels that are enumerated at most."""
+
 
 @dataclass(frozen=True)
 class MatchingProblem:
-    """One model attacked through updates of one kind.
+    """A model and the local training of its clients, as the attacker knows them.
 
-    ``model`` is the attacker's own copy, in the mode the clients train in, with the dropout rates
-    it believes the clients used.
+    Args:
+        model: The attacker's own copy, in the mode in which clients train, with the dropout rates
+            that the attacker assumes.
+        knowledge: What the attacker knows about the first victim.
+        steps: The number of local steps.
+        lr: The clients' learning rate.
+        local_batch: The number of images in one local step.
+        noise: The noise that a known defense declares in the first victim's update, by parameter.
     """
 
     model: nn.Module
@@ -31,11 +40,10 @@ class MatchingProblem:
     lr: float
     local_batch: int
     noise: Mapping[str, Noise] = field(default_factory=dict)
-    """What a known defense declares of the noise in the first victim's update."""
 
     @classmethod
     def from_observation(cls, observation: Observation) -> MatchingProblem:
-        """From what was observed of one of the victims."""
+        """Builds the problem from what the server observed of one of the victims."""
         knowledge, update = observation.knowledge, observation.update
         model = copy.deepcopy(observation.model)
         noise: Mapping[str, Noise] = {}
@@ -48,7 +56,7 @@ class MatchingProblem:
 
     @property
     def like(self) -> Tensor:
-        """A tensor of the model's type, where the model is."""
+        """A tensor of the model's type, on its device."""
         return next(self.model.parameters())
 
     @cached_property
@@ -58,20 +66,21 @@ class MatchingProblem:
 
     @cached_property
     def outputs(self) -> int:
-        """How many logits the model has: at least one a class."""
+        """The number of logits: at least one per class."""
         return int(self.probe(SiteFinder()).shape[1])
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
-        """The model's dropouts with a rate above 0, in the order they are reached."""
-        survey = SiteFinder()
-        self.probe(survey)
-        return tuple(survey.sites)
+        """The model's dropouts with a rate above 0, in the order of the forward pass."""
+        finder = SiteFinder()
+        self.probe(finder)
+        return tuple(finder.sites)
 
     def probe(self, mode: DropoutMode) -> Tensor:
-        """The logits of two black images under ``mode``; a copy runs, so that no buffer changes.
+        """Runs the model on two images of zeros under ``mode``, and returns the logits.
 
-        The copy shares the parameters: a mode finds them as the model's own.
+        A copy of the model runs, so that no buffer changes. It shares the model's parameters, so
+        that ``mode`` recognises them.
         """
         shared: dict[int, object] = {id(p): p for p in self.model.parameters()}
         with torch.no_grad(), mode:
@@ -82,49 +91,47 @@ class MatchingProblem:
 
     @property
     def masked_samples(self) -> int:
-        """Samples that draw masks: each step draws its own."""
+        """The number of samples, over all steps, for which the client drew dropout masks."""
         return self.steps * self.local_batch
 
     @property
     def batches(self) -> int:
-        """How many batches the client's images make."""
+        """The number of local batches into which the client's images are divided."""
         return max(1, self.knowledge.batch_size // self.local_batch)
 
     def batch_slice(self, step: int) -> slice:
-        """The images that the client is assumed to have used in a step: in order, then again."""
+        """The images that a step is assumed to use: batch after batch, then from the start."""
         start = (step % self.batches) * self.local_batch
         return slice(start, start + self.local_batch)
 
     @property
     def label_orders_matter(self) -> bool:
-        """Whether it matters whose label stands where: images differ in the steps they are in."""
+        """Whether the order of the labels matters, because the steps used different images."""
         return self.steps > 1 and self.batches > 1
 
 
 def enumerate_label_orders(labels: Sequence[int], batch: int) -> list[tuple[int, ...]]:
-    """The different ways to share labels out among consecutive batches, the given one first.
+    """The different ways to divide labels into consecutive batches, the given one first.
 
-    Within a batch the order is of no account.
+    Within a batch the labels are sorted, because their order does not matter.
 
     >>> enumerate_label_orders([3, 5, 3], 1)
     [(3, 5, 3), (3, 3, 5), (5, 3, 3)]
     """
-    given = [tuple(sorted(labels[i : i + batch])) for i in range(0, len(labels), batch)]
-    found = [tuple(label for part in given for label in part)]
-
-    def share(left: tuple[int, ...], done: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        if not left:
-            yield done
-            return
-        for part in sorted(set(combinations(left, min(batch, len(left))))):
-            rest = list(left)
-            for label in part:
-                rest.remove(label)
-            yield from share(tuple(rest), done + part)
-
-    ways = share(tuple(sorted(labels)), ())
-    return found + [way for way in islice(ways, MAX_LABEL_ORDERS) if way != found[0]]
+    batches = [sorted(labels[i : i + batch]) for i in range(0, len(labels), batch)]
+    given = tuple(chain.from_iterable(batches))
+    orders = islice(divide_labels(tuple(sorted(labels)), batch), MAX_LABEL_ORDERS)
+    return [given, *(order for order in orders if order != given)]
 
 
-MAX_LABEL_ORDERS = 1000
-"""Ways to share labels out that are looked at."""
+def divide_labels(labels: tuple[int, ...], batch: int) -> Iterator[tuple[int, ...]]:
+    """Yields sorted labels in every order that is sorted within each batch."""
+    if not labels:
+        yield ()
+        return
+    for first in sorted(set(combinations(labels, min(batch, len(labels))))):
+        rest = list(labels)
+        for label in first:
+            rest.remove(label)
+        for others in divide_labels(tuple(rest), batch):
+            yield first + others

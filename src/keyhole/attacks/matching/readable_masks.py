@@ -13,7 +13,7 @@ from torch import Tensor
 
 from keyhole.attacks.matching.gradients.layer_recorder import LayerRecorder
 from keyhole.attacks.matching.problem import MatchingProblem
-from keyhole.models.anatomy import find_patch_embedding
+from keyhole.models.anatomy import require_patch_embedding
 from keyhole.models.puzzle import Puzzle, PuzzlePool, PuzzleRules
 
 UNKNOWN = -1.0
@@ -39,8 +39,8 @@ class _DropoutRecorder(LayerRecorder):
         return puzzle
 
 
-def readable_sites(problem: MatchingProblem) -> dict[int, str]:
-    """The numbers of the sites whose masks can be read, each with the weight that shows it."""
+def find_readable_sites(problem: MatchingProblem) -> dict[int, str]:
+    """The numbers of the sites whose masks can be read, and for each the weight that shows it."""
     if problem.masked_samples != 1:
         return {}
     recorder = _DropoutRecorder({id(p): name for name, p in problem.model.named_parameters()})
@@ -56,14 +56,13 @@ def readable_sites(problem: MatchingProblem) -> dict[int, str]:
 
 def read_used_positions(problem: MatchingProblem, gradient: Tensor) -> Tensor:
     """Which position rows a puzzle used, ``[N]``: rows that were not used have gradient 0."""
-    embedding = find_patch_embedding(problem.model, problem.knowledge.shape)
-    assert not isinstance(embedding, str)
+    embedding = require_patch_embedding(problem.model, problem.knowledge.shape)
     return embedding.patch_rows(gradient).ne(0).any(1)
 
 
 def read_masks(problem: MatchingProblem, gradient: dict[str, Any]) -> Tensor:
     """All masks of one sample concatenated, ``[1, elements]``; -1 where nothing can be read."""
-    weights = readable_sites(problem)
+    weights = find_readable_sites(problem)
     masks = []
     for number, site in enumerate(problem.sites):
         mask = torch.full((site.size,), UNKNOWN)

@@ -11,12 +11,19 @@ import torch
 from torch import Tensor
 
 from keyhole.attacks.checkpointer import Checkpointer, Saved
+from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.chunk_size import cpu_chunk_size, gpu_chunk_size, halve
 from keyhole.attacks.matching.cuda_graph import make_graph_stepper
 from keyhole.attacks.matching.engine import BEST, Engine, Stepper
 from keyhole.attacks.matching.gradients.matchers import Matcher
-from keyhole.attacks.matching.parts.optimisers import State
-from keyhole.attacks.matching.state import KNOWN, History, Outcome, overwrite_rows, select_rows
+from keyhole.attacks.matching.state import (
+    KNOWN,
+    History,
+    Outcome,
+    State,
+    overwrite_rows,
+    select_rows,
+)
 from keyhole.attacks.matching.threads import make_threaded_stepper
 from keyhole.interrupts import INTERRUPTS
 from keyhole.memory import ran_out_of_memory
@@ -31,7 +38,7 @@ SHRINK_GRAPH_BELOW = 0.5
 
 @dataclass
 class Runner:
-    """One attack on a list of victims."""
+    """Runs one attack on a list of victims."""
 
     engine: Engine
     make_matcher: Callable[[Sequence[int]], Matcher]
@@ -50,17 +57,18 @@ class Runner:
 
     def run(self) -> None:
         """Fills ``outcomes`` and ``history`` for every victim; Ctrl-C waits for a saved state."""
+        keep_memory()
         with INTERRUPTS.deferred():
-            self._run()
+            self._run_chunks()
         INTERRUPTS.check()
 
-    def _run(self) -> None:
+    def _run_chunks(self) -> None:
         waiting = self._resume(self.checkpointer.load())
         size = self.checkpointer.victims_at_once
         while self.active or waiting:
             try:
                 if not self.active:
-                    size = size or self._chunk_size(waiting)
+                    size = size or self._choose_chunk_size(waiting)
                     self.active.append(self._start(waiting[:size], attempt=0))
                     waiting = waiting[size:]
                 self._finish_first_chunk()
@@ -71,6 +79,7 @@ class Runner:
         self._save()
 
     def _start(self, victims: Sequence[int], attempt: int) -> State:
+        """The state of some victims at their first guesses; opens their histories."""
         generators = [self.make_generator(victim, attempt) for victim in victims]
         for victim in victims:
             self.history.setdefault(victim, History(restarts=attempt))
@@ -80,7 +89,7 @@ class Runner:
         """Runs the first active chunk until every victim in it is done."""
         state = self.active[0]
         matcher = self.make_matcher(state["victim"].tolist())
-        advance = self._stepper(state, matcher)
+        advance = self._make_stepper(state, matcher)
         self._report_progress(state)
         while bool((state["alive"] | state["broken"]).any()):
             self._advance(advance, min(CHECK_INTERVAL, self._iterations_left(state)))
@@ -95,7 +104,7 @@ class Runner:
                 rows = alive.nonzero().flatten()
                 state, matcher = select_rows(state, rows), matcher.select(rows)
                 self.active[0] = state
-                advance = self._stepper(state, matcher)
+                advance = self._make_stepper(state, matcher)
             if self.checkpointer.due() or INTERRUPTS.asked:
                 self._save()
                 INTERRUPTS.check()
@@ -130,7 +139,7 @@ class Runner:
         running = state["iterations"][state["alive"] | state["broken"]]
         return max(1, self.engine.iterations - int(running.min()))
 
-    def _stepper(self, state: State, matcher: Matcher) -> Stepper:
+    def _make_stepper(self, state: State, matcher: Matcher) -> Stepper:
         if not state["alive"].is_cuda:
             return make_threaded_stepper(self.engine, state, matcher)
         advance, note = make_graph_stepper(self.engine, state, matcher)
@@ -179,7 +188,7 @@ class Runner:
             loss, done = float(state["least"][row]), int(state["iterations"][row])
             self.outcomes[victim] = Outcome(loss, done, best)
 
-    def _chunk_size(self, waiting: Sequence[int]) -> int:
+    def _choose_chunk_size(self, waiting: Sequence[int]) -> int:
         """The number of victims that fit; on a GPU, measured with two of them."""
         if self.engine.problem.like.device.type != "cuda":
             return cpu_chunk_size(self.engine.problem)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from keyhole.attacks.matching.parts.optimisers import State, align_axes
-
+State = dict[str, Tensor]
+"""Tensors ``[N, ...]`` of N victims, by name."""
 KNOWN = "given."
 """Prefix of tensors that are known from the start: never changed, never saved."""
 
@@ -38,6 +38,11 @@ class Outcome:
     iterations: int
     best: dict[str, Tensor]
     """The unknowns at the least loss."""
+
+
+def align_axes(value: Tensor, like: Tensor) -> Tensor:
+    """``value [N]`` as ``[N, 1, ...]`` with as many axes as ``like``."""
+    return value.view(-1, *(1 for _ in like.shape[1:]))
 
 
 def select_rows(state: State, rows: Tensor) -> State:

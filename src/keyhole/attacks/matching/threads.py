@@ -13,7 +13,7 @@ import torch
 
 from keyhole.attacks.matching.engine import Engine, Stepper, make_stepper
 from keyhole.attacks.matching.gradients.matchers import Matcher
-from keyhole.attacks.matching.parts.optimisers import State
+from keyhole.attacks.matching.state import State
 
 
 def make_threaded_stepper(engine: Engine, state: State, matcher: Matcher) -> Stepper:

@@ -17,11 +17,10 @@ from keyhole.attacks.matching.gradients.choice import choose_matcher
 from keyhole.attacks.matching.gradients.match import Targets
 from keyhole.attacks.matching.gradients.matchers import Matcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
-from keyhole.attacks.matching.parts.optimisers import State
 from keyhole.attacks.matching.problem import MatchingProblem, enumerate_label_orders
 from keyhole.attacks.matching.readable_masks import read_masks
 from keyhole.attacks.matching.runner import Runner
-from keyhole.attacks.matching.state import Outcome
+from keyhole.attacks.matching.state import Outcome, State
 from keyhole.models.anatomy import unused_parameters
 from keyhole.seeds import generator
 from keyhole.threat import Observation
@@ -36,16 +35,15 @@ HALF_CONFIDENCE_LOSS = 0.01
 
 
 class VictimGroup:
-    """All victims of one call of an attack.
+    """All victims of one call of an attack; at least one, and all of the same model.
 
     A victim is one trial on one observation: ``victim = observation * trials + trial``.
     """
 
-    def __init__(
-        self, attack: Matching, problem: MatchingProblem, observations: Sequence[Observation]
-    ) -> None:
-        self.attack, self.problem, self.observations = attack, problem, observations
-        self.parts = attack.build_all_parts(problem)
+    def __init__(self, attack: Matching, observations: Sequence[Observation]) -> None:
+        self.attack, self.observations = attack, observations
+        self.problem = MatchingProblem.from_observation(observations[0])
+        self.parts = attack.build_all_parts(self.problem)
         self.notes: list[str] = []
         self._extra_inputs: dict[int, dict[str, Tensor]] = {}
 
@@ -75,13 +73,13 @@ class VictimGroup:
 
     def target_gradient(self, victim: int) -> dict[str, Tensor]:
         """The target gradient of the model's parameters, without buffers that the update holds."""
-        idle = unused_parameters(self.problem.model, self.problem.knowledge.shape)
-        names = {name for name, _ in self.problem.model.named_parameters()} - idle
+        unused = unused_parameters(self.problem.model, self.problem.knowledge.shape)
+        names = {name for name, _ in self.problem.model.named_parameters()} - unused
         target = self.attack.target_gradient(self.observation(victim))
         return {name: tensor for name, tensor in target.items() if name in names}
 
     def make_generator(self, victim: int, attempt: int) -> torch.Generator:
-        """A generator that depends on the client, the trial and the attempt, on nothing else."""
+        """A generator that depends only on the client, the trial and the attempt."""
         trial = victim % self.attack.trials
         client = self.observation(victim).client
         return generator(self.attack.seed, "attack", client, trial, attempt)
@@ -115,7 +113,7 @@ class VictimGroup:
             labels = torch.stack([self.labels(victim) for victim in victims])
             known["labels"] = torch.eye(self.problem.outputs)[labels].to(like)
         if self.problem.sites and self.attack.masks == "given":
-            masks = [client_masks(self.observation(victim)) for victim in victims]
+            masks = [concatenate_masks(self.observation(victim)) for victim in victims]
             known["masks"] = torch.stack(masks).to(like)
         if self.problem.sites and self.attack.masks == "read":
             gradients = [self.target_gradient(victim) for victim in victims]
@@ -189,7 +187,7 @@ class VictimGroup:
         )
 
 
-def client_masks(observation: Observation) -> Tensor:
+def concatenate_masks(observation: Observation) -> Tensor:
     """The client's own masks, all sites concatenated: ``[samples, elements]``."""
     assert observation.knowledge.masks is not None
     return torch.cat([mask.flatten(1) for mask in observation.knowledge.masks], dim=1)

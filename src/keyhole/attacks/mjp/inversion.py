@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from keyhole.attacks.matching import InvertingGradients
+from keyhole.attacks.matching.attack import MaskSource
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.unknowns import ConfinedPixels
-from keyhole.attacks.matching.presets import Masks
 from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.attacks.mjp.reading import (
     find_covered_cells,
@@ -41,7 +41,7 @@ class MjpInversion(InvertingGradients):
             each other.
     """
 
-    masks: Masks = "read"
+    masks: MaskSource = "read"
     confined: bool = True
     solve: bool = True
 

@@ -13,13 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-State = dict[str, Tensor]
+from keyhole.attacks.matching.state import State, align_axes, assign_where
+
 Values = Mapping[str, Tensor]
-
-
-def align_axes(value: Tensor, like: Tensor) -> Tensor:
-    """``value [N]`` as ``[N, 1, ...]`` with as many axes as ``like``."""
-    return value.view(-1, *(1 for _ in like.shape[1:]))
 
 
 class Optimiser(ABC):
@@ -125,9 +121,9 @@ class LBFGS(Optimiser):
         for name, new in (("moves", move), ("turns", change), ("curvature", curvature)):
             past = state[f"lbfgs.{name}"]
             shifted = torch.cat([past[:, 1:], new[:, None]], 1)
-            past.copy_(torch.where(align_axes(useful, past), shifted, past))
+            assign_where(useful, shifted, past)
         scale = curvature / change.square().sum(1).clamp(min=1e-30)
-        state["lbfgs.scale"].copy_(torch.where(useful, scale, state["lbfgs.scale"]))
+        assign_where(useful, scale, state["lbfgs.scale"])
 
     def _direction(self, gradient: Tensor, state: State) -> Tensor:
         """The two-loop recursion; empty entries of the history have curvature 0 and do nothing."""
@@ -187,25 +183,23 @@ class Plateau(Schedule):
         }
 
     def step(self, loss: Tensor, progress: Tensor, state: State) -> tuple[Tensor, Tensor]:
-        best = state["plateau.best"]
+        lr, best, least = (state[f"plateau.{name}"] for name in ("lr", "best", "least"))
         better = (loss < best - self.threshold * best.abs()) | best.isinf()
-        state["plateau.best"].copy_(torch.where(better, loss, best))
+        assign_where(better, loss, best)
         bad = torch.where(better, 0.0, state["plateau.bad"] + 1)
         drop = bad > self.patience
         state["plateau.bad"].copy_(torch.where(drop, 0.0, bad))
-        state["plateau.lr"].copy_(
-            torch.where(drop, state["plateau.lr"] * self.factor, state["plateau.lr"])
-        )
+        assign_where(drop, lr * self.factor, lr)
         state["plateau.drops"].add_(drop)
-        improved = loss < state["plateau.least"]
-        state["plateau.least"].copy_(torch.where(improved, loss, state["plateau.least"]))
+        improved = loss < least
+        assign_where(improved, loss, least)
         state["plateau.stale"].copy_(torch.where(improved, 0.0, state["plateau.stale"] + 1))
         done = torch.zeros_like(improved)
         if self.drops is not None:
             done = done | (state["plateau.drops"] >= self.drops)
         if self.give_up is not None:
             done = done | (state["plateau.stale"] > self.give_up)
-        return state["plateau.lr"], done
+        return lr, done
 
 
 @dataclass(frozen=True)

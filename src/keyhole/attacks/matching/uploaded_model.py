@@ -11,20 +11,20 @@ from pydantic.dataclasses import dataclass
 
 from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
-from keyhole.attacks.matching.attack import Matching
-from keyhole.attacks.matching.presets import InvertingGradients
+from keyhole.attacks.matching.inverting_gradients import InvertingGradients
 from keyhole.defenses.capabilities import Capability
 from keyhole.models.channel_importance import apply_change
 from keyhole.threat import Observation
 
 
 @dataclass(frozen=True, kw_only=True)
-class UploadedInversion(InvertingGradients):
-    """IG that compares gradients at the uploaded model, noise and all, not at the one sent out.
+class UploadedModelInversion(InvertingGradients):
+    """IG that compares gradients at the uploaded model, noise included, not at the one sent out.
 
-    A server that holds both models has no reason to: gradients there are not those the client
-    took. It is what the authors' code does, for comparison with their tables; it knows of no
-    noise. Each client has a model of its own, so that they are attacked one after the other.
+    A server that has both models has no reason to do so, because the client took its gradients at
+    the model that was sent out. The authors' code does it, and this attack allows comparison with
+    their tables. It makes no use of known noise. Each client has its own model, so that the clients
+    are attacked one after the other.
     """
 
     name: ClassVar[str] = "ig-uploaded"
@@ -38,13 +38,13 @@ class UploadedInversion(InvertingGradients):
     ) -> Iterator[Reconstruction]:
         for number, observation in enumerate(observations):
             model = apply_change(observation.model, observation.update.change)
-            turn = SingleClientCheckpointer(checkpointer, number, len(observations))
-            yield from Matching.stream(self, [replace(observation, model=model)], turn)
+            own = SingleClientCheckpointer(checkpointer, number, len(observations))
+            yield from super().stream([replace(observation, model=model)], own)
 
 
 @plain_dataclass
 class SingleClientCheckpointer(NullCheckpointer):
-    """One client's part of a checkpointer: whoever watches sees the whole; nothing is kept."""
+    """Reports one client's progress as a part of the whole; saves nothing."""
 
     checkpointer: Checkpointer
     number: int
