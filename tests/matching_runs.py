@@ -24,7 +24,7 @@ class Interrupted(Exception):
     pass
 
 
-class Drawers(NullCheckpointer):
+class MemoryCheckpointer(NullCheckpointer):
     """Saves after every look, as if to disk; interrupts the attack at look number ``until``."""
 
     def __init__(

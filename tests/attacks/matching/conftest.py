@@ -78,7 +78,7 @@ def clients(digits: ImageSet) -> Clients:
             net = copy.deepcopy(defense.on_model(model)).train(mode == "train").requires_grad_()
             record = MaskRecorder()
             with seeded_globally(derive(0, "client", number)):
-                update = trained(net, inputs, labels, record, steps, lr, local or len(inputs))
+                update = train_client(net, inputs, labels, record, steps, lr, local or len(inputs))
             masks = record.masks_by_site()
             knowledge = Knowledge(
                 shape=digits.shape,
@@ -98,7 +98,7 @@ def clients(digits: ImageSet) -> Clients:
     return run
 
 
-def trained(
+def train_client(
     net: nn.Module,
     inputs: Tensor,
     labels: Tensor,

@@ -1,4 +1,4 @@
-"""Gradient matching as an attack: what it is told, what it refuses, what it returns."""
+"""Gradient matching as an attack: what it is given, what it refuses, what it returns."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def small() -> nn.Module:
     )
 
 
-def knowing(observation: Observation, **what: Any) -> Observation:
+def with_knowledge(observation: Observation, **what: Any) -> Observation:
     return replace(observation, knowledge=replace(observation.knowledge, **what))
 
 
-def test_an_attack_says_what_it_must_be_told(clients: Clients) -> None:
+def test_an_attack_says_what_it_must_be_given(clients: Clients) -> None:
     assert InvertingGradients().given == {"labels"}
     assert Wiig().given == {"labels", "masks"}
     assert ATTACKS.parse("idlg").given == frozenset()
     assert ATTACKS.parse("wiig(labels='inferred')").given == {"masks"}
     seen = clients(small(), [[3]], Dropout(p=0.5))[0].observation
     with pytest.raises(DoesNotFit, match="must be given the labels"):
-        InvertingGradients()(knowing(seen, labels=None))
+        InvertingGradients()(with_knowledge(seen, labels=None))
     with pytest.raises(DoesNotFit, match="must be given the client's dropout masks"):
-        Wiig()(knowing(seen, masks=None))
+        Wiig()(with_knowledge(seen, masks=None))
     with pytest.raises(DoesNotFit, match="the client drops nothing"):
         Wiig()(clients(small(), [[3]])[0].observation)
 
@@ -185,7 +185,7 @@ def test_a_digit_is_read_out_of_three_local_steps(
     observe: Observe, digits: ImageSet, mlp: nn.Module
 ) -> None:
     victim = observe(mlp, digits, [14], training=LocalTraining(steps=3, lr=0.1))
-    seen = knowing(victim.observation, labels=victim.labels)
+    seen = with_knowledge(victim.observation, labels=victim.labels)
     assert seen.update.steps == 3
     found = InvertingGradients(iterations=80)(seen)
     assert found.notes == ()
@@ -212,7 +212,9 @@ def test_clients_that_evaluate_are_attacked_as_such(clients: Clients) -> None:
     model[1].running_var.uniform_(0.5, 2)
     client = clients(model, [[14]], mode="eval")[0]
     found = InvertingGradients(iterations=300)(client.observation)
-    mistaken = InvertingGradients(iterations=300)(knowing(client.observation, client_mode="train"))
+    mistaken = InvertingGradients(iterations=300)(
+        with_knowledge(client.observation, client_mode="train")
+    )
     assert client.decibels(found.images) > 25
     assert found.diagnostics["loss"] < mistaken.diagnostics["loss"]
 

@@ -43,8 +43,8 @@ def threes(victims: int) -> Tensor:
     return torch.eye(10)[3].expand(victims, 1, 10)
 
 
-def told(losses: list[list[float]]) -> Callable[[Tensor, Tensor, Any], BuiltMatch]:
-    """A matcher whose cosine losses are given, one list an iteration; its gradient is 0."""
+def make_matcher(losses: list[list[float]]) -> Callable[[Tensor, Tensor, Any], BuiltMatch]:
+    """A matcher whose cosine losses are given, one list per iteration; its gradient is 0."""
     angles = iter(torch.tensor(losses))
 
     def matcher(images: Tensor, targets: Tensor, masks: Any) -> BuiltMatch:
@@ -59,7 +59,7 @@ def told(losses: list[list[float]]) -> Callable[[Tensor, Tensor, Any], BuiltMatc
 def test_the_guess_of_least_loss_is_kept(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "ig(tv=0)", iterations=10)
     state = start(engine, [0, 1], {"labels": threes(2)})
-    matcher = told([[0.5, 0.5], [0.2, 0.6], [0.4, 0.3]])
+    matcher = make_matcher([[0.5, 0.5], [0.2, 0.6], [0.4, 0.3]])
     values = []
     for _ in range(3):
         values.append(state["value.pixels"].clone())
@@ -76,7 +76,7 @@ def test_a_victim_ends_at_its_last_iteration_and_does_not_change_any_more(
 ) -> None:
     engine = engine_of(problem, "ig(tv=0)", iterations=2)
     state = start(engine, [0], {"labels": threes(1)})
-    matcher = told([[0.5], [0.4], [0.1]])
+    matcher = make_matcher([[0.5], [0.4], [0.1]])
     lives = []
     for _ in range(3):
         engine.step(state, matcher)
@@ -90,7 +90,7 @@ def test_a_victim_ends_at_its_last_iteration_and_does_not_change_any_more(
 def test_a_victim_ends_when_its_loss_is_small_enough(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "ig(tv=0, stop_below=0.25)", iterations=10)
     state = start(engine, [0, 1], {"labels": threes(2)})
-    matcher = told([[0.5, 0.5], [0.2, 0.6]])
+    matcher = make_matcher([[0.5, 0.5], [0.2, 0.6]])
     engine.step(state, matcher)
     engine.step(state, matcher)
     assert state["alive"].tolist() == [False, True]
@@ -99,7 +99,7 @@ def test_a_victim_ends_when_its_loss_is_small_enough(problem: MatchingProblem) -
 def test_a_victim_whose_loss_is_not_finite_is_marked(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "ig(tv=0)", iterations=10)
     state = start(engine, [0, 1], {"labels": threes(2)})
-    matcher = told([[0.5, 0.5], [0.2, float("nan")]])
+    matcher = make_matcher([[0.5, 0.5], [0.2, float("nan")]])
     engine.step(state, matcher)
     engine.step(state, matcher)
     assert state["broken"].tolist() == [False, True]
@@ -110,7 +110,7 @@ def test_a_victim_whose_loss_is_not_finite_is_marked(problem: MatchingProblem) -
 def test_a_stepper_takes_so_many_steps(problem: MatchingProblem) -> None:
     engine = engine_of(problem, "ig(tv=0)", iterations=10)
     state = start(engine, [0], {"labels": threes(1)})
-    make_stepper(engine, state, told([[0.5], [0.4], [0.1]]))(3)
+    make_stepper(engine, state, make_matcher([[0.5], [0.4], [0.1]]))(3)
     assert int(state["iterations"]) == 3
 
 
@@ -152,7 +152,7 @@ def test_labels_that_are_sought_become_targets_that_sum_to_one(problem: Matching
 
     def matcher(images: Tensor, labels: Tensor, masks: Any) -> BuiltMatch:
         targets.append(labels.detach())
-        return told([[0.5]])(images, labels, masks)
+        return make_matcher([[0.5]])(images, labels, masks)
 
     engine.step(state, matcher)
     assert targets[0].shape == (1, 1, 10)

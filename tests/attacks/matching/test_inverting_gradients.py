@@ -21,7 +21,7 @@ from keyhole.threat import Observation
 Clients = Callable[..., list[Any]]
 
 
-def noisy(client: Any, defense: Defense, *, known: bool) -> Observation:
+def observe_noisy(client: Any, defense: Defense, *, known: bool) -> Observation:
     """What the server observes of a client whose update got noise."""
     seen = client.observation
     truth = denormalise(client.inputs, client.data.mean, client.data.std)
@@ -38,8 +38,8 @@ def test_noise_that_is_known_hides_little(clients: Clients) -> None:
     attack, defense = InvertingGradients(iterations=150), DEFENSES.parse("tip(beta=10, ratio=0.3)")
     [client] = clients(model, [[0]])
     none = client.decibels(attack(client.observation).images)
-    naive = client.decibels(attack(noisy(client, defense, known=False)).images)
-    adaptive = client.decibels(attack(noisy(client, defense, known=True)).images)
+    naive = client.decibels(attack(observe_noisy(client, defense, known=False)).images)
+    adaptive = client.decibels(attack(observe_noisy(client, defense, known=True)).images)
     assert naive < none - 5
     assert adaptive > none - 2
 
@@ -50,7 +50,7 @@ def test_a_clean_last_layer_gives_blurred_filters_away(clients: Clients) -> None
     model = build(name, classes=10, channels=1, image_size=(8, 8), seed=0)
     defense = DEFENSES.parse("tip(beta=10, ratio=1.0)")
     [client] = clients(model, [[0]])
-    seen = noisy(client, defense, known=True)
+    seen = observe_noisy(client, defense, known=True)
     without, with_features = (
         client.decibels(InvertingGradients(iterations=200, features=weight)(seen).images)
         for weight in (0.0, None)
@@ -74,7 +74,9 @@ def test_the_last_layers_inputs_weigh_by_what_they_can_tell(
     """Images have 64 pixels."""
     layers = nn.Conv2d(1, inputs // 16, 3, padding=1), nn.AvgPool2d(2), nn.Flatten()
     [client] = clients(nn.Sequential(*layers, nn.Linear(inputs, 10)), [[0]])
-    problem = MatchingProblem.from_observation(noisy(client, DEFENSES.parse(text), known=True))
+    problem = MatchingProblem.from_observation(
+        observe_noisy(client, DEFENSES.parse(text), known=True)
+    )
     assert choose_feature_weight(problem) == pytest.approx(weight)
 
 
@@ -83,7 +85,7 @@ def test_a_last_layer_without_a_weight_of_its_own_tells_nothing(clients: Clients
     layers = nn.Conv2d(1, 4, 3, padding=1), nn.AvgPool2d(2), nn.Flatten()
     [client] = clients(nn.Sequential(*layers, head), [[0]])
     problem = MatchingProblem.from_observation(
-        noisy(client, DEFENSES.parse("tip(ratio=1.0)"), known=True)
+        observe_noisy(client, DEFENSES.parse("tip(ratio=1.0)"), known=True)
     )
     assert choose_feature_weight(problem) == 0
 
@@ -93,7 +95,7 @@ def test_the_uploaded_model_shows_less(clients: Clients) -> None:
     model = build("lenet", classes=10, channels=1, image_size=(8, 8), seed=0)
     defense = DEFENSES.parse("tip(beta=10, ratio=0.3)")
     [client] = clients(model, [[0]], lr=0.5)
-    seen = noisy(client, defense, known=True)
+    seen = observe_noisy(client, defense, known=True)
     there = ATTACKS.parse("ig-uploaded(iterations=100)")(seen)
     here = ATTACKS.parse("ig(iterations=100)")(seen)
     assert client.decibels(here.images) > client.decibels(there.images) + 3

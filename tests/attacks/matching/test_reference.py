@@ -173,7 +173,7 @@ def reference(
 
 
 @dataclass(frozen=True)
-class AttackSetting:
+class ReferenceCase:
     """Three clients, an attack on them at its first guess, and what the reference makes of it."""
 
     attack: Matching
@@ -195,17 +195,17 @@ def engine_of(attack: Matching, problem: MatchingProblem) -> Engine:
     return Engine(attack.build_all_parts(problem), problem, ITERATIONS)
 
 
-def started(scene: AttackSetting) -> tuple[Engine, dict[str, Tensor]]:
-    engine = engine_of(scene.attack, scene.problem)
+def start_engine(case: ReferenceCase) -> tuple[Engine, dict[str, Tensor]]:
+    engine = engine_of(case.attack, case.problem)
     draws = [generator(0, "guess", victim) for victim in range(3)]
-    given = {name: tensor.clone() for name, tensor in scene.given.items()}
+    given = {name: tensor.clone() for name, tensor in case.given.items()}
     return engine, engine.start(range(3), draws, given)
 
 
 @pytest.fixture(scope="module")
-def scene(clients: Clients) -> Callable[[str, str, int], AttackSetting]:
+def reference_case(clients: Clients) -> Callable[[str, str, int], ReferenceCase]:
     @cache
-    def make(model: str, attack: str, batch: int) -> AttackSetting:
+    def make(model: str, attack: str, batch: int) -> ReferenceCase:
         maker, forward = MODELS[model]
         net = maker().double()
         seen = clients(net, BATCHES[batch], Dropout(p=P))
@@ -216,8 +216,8 @@ def scene(clients: Clients) -> Callable[[str, str, int], AttackSetting]:
             flat = [torch.cat([m.flatten(1) for m in c.masks], 1) for c in seen]
             given["masks"] = torch.stack(flat).double()
         gradients = [client.observation.update.gradient() for client in seen]
-        first = AttackSetting(parsed, problem, gradients, given, [])
-        _, state = started(first)
+        first = ReferenceCase(parsed, problem, gradients, given, [])
+        _, state = start_engine(first)
         black, white = (float(edge.flatten()) for edge in problem.box)
         sizes, shapes = [s.size for s in problem.sites], [s.shape for s in problem.sites]
         for victim, client in enumerate(seen):
@@ -250,7 +250,7 @@ COMBINATIONS = [
 @pytest.mark.parametrize(("model", "attack", "batch", "backend"), COMBINATIONS)
 def test_every_step_is_the_references(
     monkeypatch: pytest.MonkeyPatch,
-    scene: Callable[[str, str, int], AttackSetting],
+    reference_case: Callable[[str, str, int], ReferenceCase],
     model: str,
     attack: str,
     batch: int,
@@ -259,8 +259,8 @@ def test_every_step_is_the_references(
     """``products``: factored, and no gradient is built or target kept whole for being small."""
     if backend == "products":
         monkeypatch.setattr(factors, "ALWAYS_BUILT", 0)
-    set_up = scene(model, attack, batch)
-    engine, state = started(set_up)
+    set_up = reference_case(model, attack, batch)
+    engine, state = start_engine(set_up)
     targets = Targets.stack(set_up.gradients, set_up.problem.like, unit=True)
     asked: Any = "factored" if backend == "products" else backend
     matcher, notes = choose_matcher(set_up.problem, targets, backend=asked)
@@ -286,17 +286,27 @@ def test_every_step_is_the_references(
 
 @pytest.mark.parametrize("model", MODELS)
 def test_the_reference_gets_somewhere(
-    scene: Callable[[str, str, int], AttackSetting], model: str
+    reference_case: Callable[[str, str, int], ReferenceCase], model: str
 ) -> None:
     """Otherwise it would test little: losses fall and masks move."""
-    runs = [steps for attack in ("ig", "wiig", "dia") for steps in scene(model, attack, 1).expected]
+    runs = [
+        steps
+        for attack in ("ig", "wiig", "dia")
+        for steps in reference_case(model, attack, 1).expected
+    ]
     assert all(min(step.loss for step in steps) < steps[0].loss - 0.01 for steps in runs)
-    for steps in scene(model, "dia", 1).expected:
+    for steps in reference_case(model, "dia", 1).expected:
         assert any(((mask > 0) & (mask < 1)).any() for mask in steps[-1].masks)
 
 
-def test_some_of_the_references_rates_fall(scene: Callable[[str, str, int], AttackSetting]) -> None:
-    runs = [steps for attack in ("ig", "wiig", "dia") for steps in scene("vit", attack, 1).expected]
+def test_some_of_the_references_rates_fall(
+    reference_case: Callable[[str, str, int], ReferenceCase],
+) -> None:
+    runs = [
+        steps
+        for attack in ("ig", "wiig", "dia")
+        for steps in reference_case("vit", attack, 1).expected
+    ]
     rates = [steps[-1].rate for steps in runs]
     assert min(rates) < 0.5 < max(rates)
 

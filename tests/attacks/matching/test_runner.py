@@ -19,7 +19,7 @@ from matching_runs import (
     ATTACK,
     ITERATIONS,
     Clients,
-    Drawers,
+    MemoryCheckpointer,
     check_close,
     run,
 )
@@ -45,7 +45,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_results_do_not_depend_on_how_many_are_attacked_at_once(
     seen: list[Any], expected: list[Reconstruction], sizes: list[int], at_once: int
 ) -> None:
-    found = run(seen, Drawers(victims_at_once=at_once))
+    found = run(seen, MemoryCheckpointer(victims_at_once=at_once))
     check_close(found, expected)
     assert max(sizes) == at_once
 
@@ -68,7 +68,7 @@ def test_another_seed_or_client_number_makes_another_first_guess(
 
 
 def test_what_was_seen_on_the_way_is_noted(seen: list[Any]) -> None:
-    checkpointer = Drawers()
+    checkpointer = MemoryCheckpointer()
     for found in run(seen, checkpointer):
         assert [when for when, _ in found.loss_curve] == [5, 10, 15, 20]
         assert [when for when, _ in found.frames] == [0, 5, 10, 20]
@@ -120,7 +120,7 @@ def test_victims_that_are_done_leave_the_batch(
 ) -> None:
     losses = sorted(found.diagnostics["loss"] for found in expected)
     enough = replace(ATTACK, iterations=200, stop_below=losses[2])
-    checkpointer = Drawers()
+    checkpointer = MemoryCheckpointer()
     found = run(seen, checkpointer, enough)
     lengths = [int(f.diagnostics["iterations"]) for f in found]
     assert len(set(lengths)) > 2

@@ -16,7 +16,7 @@ from keyhole.errors import DoesNotFit
 from matching_runs import (
     ATTACK,
     ITERATIONS,
-    Drawers,
+    MemoryCheckpointer,
     at,
     check_close,
     poison,
@@ -98,7 +98,7 @@ def test_a_processor_says_otherwise_that_memory_ran_out(
         real(self, state, matcher)
 
     monkeypatch.setattr(Engine, "step", starved)
-    found = run(seen, Drawers())
+    found = run(seen, MemoryCheckpointer())
     check_close(found, expected)
     assert any("memory ran out" in note for each in found for note in each.notes)
 
@@ -107,7 +107,7 @@ def test_later_chunks_are_as_small_as_memory_asked_for(
     monkeypatch: pytest.MonkeyPatch, seen: list[Any], expected: list[Reconstruction]
 ) -> None:
     starve(monkeypatch, 1)
-    found = run(seen, Drawers(victims_at_once=2))
+    found = run(seen, MemoryCheckpointer(victims_at_once=2))
     check_close(found, expected)
     assert found[0].notes == ("memory ran out with 2 victims at once: went on with 1",)
 

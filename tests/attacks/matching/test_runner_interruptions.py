@@ -16,8 +16,8 @@ from keyhole.models import build
 from matching_runs import (
     ATTACK,
     Clients,
-    Drawers,
     Interrupted,
+    MemoryCheckpointer,
     at,
     check_equal,
     poison,
@@ -28,14 +28,14 @@ from matching_runs import (
 pytestmark = pytest.mark.usefixtures("one_thread", "look_often")
 
 
-def resumed(
+def interrupt_and_resume(
     seen: list[Any], attack: InvertingGradients, until: int, victims_at_once: int | None
 ) -> list[Reconstruction]:
     """Interrupted at a look and taken up again, until it is through."""
-    first = Drawers(victims_at_once=victims_at_once, until=until)
+    first = MemoryCheckpointer(victims_at_once=victims_at_once, until=until)
     with pytest.raises(Interrupted):
         run(seen, first, attack)
-    return run(seen, Drawers(first.saved, victims_at_once=victims_at_once), attack)
+    return run(seen, MemoryCheckpointer(first.saved, victims_at_once=victims_at_once), attack)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def resumed(
 def test_a_run_that_was_interrupted_goes_on_bit_for_bit(
     seen: list[Any], victims_at_once: int | None, until: int
 ) -> None:
-    whole = run(seen, Drawers(victims_at_once=victims_at_once))
-    check_equal(resumed(seen, ATTACK, until, victims_at_once), whole)
+    whole = run(seen, MemoryCheckpointer(victims_at_once=victims_at_once))
+    check_equal(interrupt_and_resume(seen, ATTACK, until, victims_at_once), whole)
 
 
-def misplaced(tensor: Tensor) -> Tensor:
+def misalign(tensor: Tensor) -> Tensor:
     """The same values at an address that is no multiple of 64, as safetensors may hand them out."""
     size = tensor.element_size()
     room = torch.zeros(tensor.numel() * size + 128, dtype=torch.uint8)
@@ -62,14 +62,14 @@ def test_where_saved_memory_lies_does_not_change_a_bit(clients: Clients) -> None
     attack = InvertingGradients(iterations=60)
     model = build("mlp", classes=10, channels=1, image_size=8)
     seen = [client.observation for client in clients(model, [[3], [14], [25]])]
-    first = Drawers(until=3)
+    first = MemoryCheckpointer(until=3)
     with pytest.raises(Interrupted):
         run(seen, first, attack)
     assert first.saved is not None
     tensors, facts = first.saved
-    moved = {name: misplaced(tensor) for name, tensor in tensors.items()}
-    whole = run(seen, Drawers(), attack)
-    check_equal(run(seen, Drawers((moved, facts)), attack), whole)
+    moved = {name: misalign(tensor) for name, tensor in tensors.items()}
+    whole = run(seen, MemoryCheckpointer(), attack)
+    check_equal(run(seen, MemoryCheckpointer((moved, facts)), attack), whole)
 
 
 @pytest.fixture(params=["leaving", "restarted", "failed", "split", "several guesses"])
@@ -94,16 +94,16 @@ def eventful(
 def test_whatever_happened_before_an_interruption_is_remembered(
     seen: list[Any], eventful: InvertingGradients, until: int
 ) -> None:
-    whole = run(seen, Drawers(), eventful)
-    check_equal(resumed(seen, eventful, until, None), whole)
+    whole = run(seen, MemoryCheckpointer(), eventful)
+    check_equal(interrupt_and_resume(seen, eventful, until, None), whole)
 
 
 def test_a_run_can_be_interrupted_time_and_again(seen: list[Any]) -> None:
-    whole = run(seen, Drawers(victims_at_once=3))
+    whole = run(seen, MemoryCheckpointer(victims_at_once=3))
     saved, found, rounds = None, None, 0
     while found is None and rounds < 30:
         rounds += 1
-        checkpointer = Drawers(saved, victims_at_once=3, until=4)
+        checkpointer = MemoryCheckpointer(saved, victims_at_once=3, until=4)
         try:
             found = run(seen, checkpointer)
         except Interrupted:
@@ -116,19 +116,19 @@ def test_a_run_can_be_interrupted_time_and_again(seen: list[Any]) -> None:
 def test_what_was_finished_is_not_computed_again(
     monkeypatch: pytest.MonkeyPatch, seen: list[Any]
 ) -> None:
-    checkpointer = Drawers()
+    checkpointer = MemoryCheckpointer()
     whole = run(seen, checkpointer)
 
     def forbidden(*_: Any) -> None:
         raise AssertionError("nothing is left to do")
 
     monkeypatch.setattr(Engine, "step", forbidden)
-    check_equal(run(seen, Drawers(checkpointer.saved)), whole)
+    check_equal(run(seen, MemoryCheckpointer(checkpointer.saved)), whole)
 
 
 def test_what_is_given_is_not_saved(seen: list[Any]) -> None:
     """Labels are known from the start: they are no part of the attack's state."""
-    checkpointer = Drawers(until=3)
+    checkpointer = MemoryCheckpointer(until=3)
     with pytest.raises(Interrupted):
         run(seen, checkpointer)
     assert checkpointer.saved is not None

@@ -24,7 +24,7 @@ def threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
-def attacked(clients: Clients, name: str, attack: Any) -> list[Reconstruction]:
+def run_attack(clients: Clients, name: str, attack: Any) -> list[Reconstruction]:
     model = build(name, classes=10, channels=1, image_size=8)
     if name == "vit-small":
         model.blocks = model.blocks[:1]
@@ -39,7 +39,7 @@ def test_shared_out_victims_end_where_they_end_together(
     found = []
     for count in (1, 2):
         threads(count)
-        found.append(attacked(clients, name, DropoutInversion(iterations=3)))
+        found.append(run_attack(clients, name, DropoutInversion(iterations=3)))
     for alone, shared in zip(*found, strict=True):
         assert shared.diagnostics["iterations"] == 3
         assert shared.diagnostics["loss"] == pytest.approx(alone.diagnostics["loss"], rel=1e-3)
@@ -57,7 +57,7 @@ def test_every_thread_has_victims_of_its_own(
 
     monkeypatch.setattr(Engine, "step", noted)
     threads(2)
-    attacked(clients, "mlp", InvertingGradients(iterations=4))
+    run_attack(clients, "mlp", InvertingGradients(iterations=4))
     assert sorted(sizes) == [(1, 1)] * 4 + [(2, 1)] * 4
     assert torch.get_num_threads() == 2
 
@@ -72,7 +72,7 @@ def test_an_error_in_one_thread_is_the_attacks_error(
     monkeypatch.setattr(Engine, "step", fails)
     threads(2)
     with pytest.raises(ZeroDivisionError, match="one of them"):
-        attacked(clients, "mlp", InvertingGradients(iterations=4))
+        run_attack(clients, "mlp", InvertingGradients(iterations=4))
     assert torch.get_num_threads() == 2
 
 
@@ -80,5 +80,5 @@ def test_a_model_that_is_not_factored_runs_in_one_batch(
     clients: Clients, threads: Callable[[int], None]
 ) -> None:
     threads(2)
-    found = attacked(clients, "mlp", InvertingGradients(iterations=2, backend="vmap"))
+    found = run_attack(clients, "mlp", InvertingGradients(iterations=2, backend="vmap"))
     assert [f.diagnostics["iterations"] for f in found] == [2, 2, 2]

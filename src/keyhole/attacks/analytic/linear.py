@@ -63,17 +63,11 @@ class LinearLeak(Attack):
         return []
 
     def reads(self, observation: Observation) -> set[str]:
-        return {self.input_layer(observation).weight}
-
-    def input_layer(self, observation: Observation) -> InputLayer:
-        """The first layer of a model that the attack applies to."""
-        found = find_input_layer(observation.model, observation.knowledge.shape)
-        assert not isinstance(found, str)
-        return found
+        return {require_input_layer(observation).weight}
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
         knowledge = observation.knowledge
-        first = self.input_layer(observation)
+        first = require_input_layer(observation)
         gradient = {k: v.double() for k, v in observation.update.gradient().items()}
         weight = gradient[first.weight].flatten(1)
         bias = gradient.get(first.bias)
@@ -107,3 +101,10 @@ class LinearLeak(Attack):
             confidence=shares * share_in_range(stack, knowledge).cpu(),
             diagnostics={"images": len(images)},
         )
+
+
+def require_input_layer(observation: Observation) -> InputLayer:
+    """The first layer of a model to which the attack applies."""
+    found = find_input_layer(observation.model, observation.knowledge.shape)
+    assert not isinstance(found, str)
+    return found

@@ -15,7 +15,8 @@ from keyhole.attacks.generative.feature_domain import CENTRE, StageFeatures
 from keyhole.attacks.matching.engine import START
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.unknowns import ImageUnknown
-from keyhole.attacks.matching.runner import Runner, tensors_under
+from keyhole.attacks.matching.progress import tensors_under
+from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.state import State
 from keyhole.attacks.matching.victim_group import VictimGroup
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -16,6 +16,12 @@ from keyhole.attacks.matching.chunk_size import cpu_chunk_size, gpu_chunk_size, 
 from keyhole.attacks.matching.cuda_graph import make_graph_stepper
 from keyhole.attacks.matching.engine import BEST, Engine, Stepper
 from keyhole.attacks.matching.gradients.matchers import Matcher
+from keyhole.attacks.matching.progress import (
+    Progress,
+    pack_progress,
+    tensors_under,
+    unpack_progress,
+)
 from keyhole.attacks.matching.state import (
     KNOWN,
     History,
@@ -216,58 +222,21 @@ class Runner:
 
     def _save(self) -> None:
         """Saves everything that is needed to continue from here, bit for bit."""
-        tensors: dict[str, Tensor] = {}
-        for number, state in enumerate(self.active):
-            for name, tensor in state.items():
-                if not name.startswith(KNOWN):
-                    tensors[f"begun/{number}/{name}"] = tensor
-        for victim, outcome in self.outcomes.items():
-            for name, tensor in outcome.best.items():
-                tensors[f"done/{victim}/{name}"] = tensor
-        for victim, history in self.history.items():
-            for when, image in history.frames:
-                tensors[f"frame/{victim}/{when}"] = image
-        facts = {
-            "begun": len(self.active),
-            "outcomes": {v: [o.loss, o.iterations] for v, o in self.outcomes.items()},
-            "history": {
-                v: [h.losses, h.restarts, h.failed, [when for when, _ in h.frames]]
-                for v, h in self.history.items()
-            },
-            "notes": self.notes,
-        }
-        self.checkpointer.save(tensors, facts)
+        self.checkpointer.save(
+            *pack_progress(Progress(self.active, self.outcomes, self.history, self.notes))
+        )
 
     def _resume(self, saved: Saved | None) -> list[int]:
-        """Restores the state of an earlier run; returns the victims that had not started.
-
-        Saved tensors are copied into memory that torch aligned itself, because kernels round
-        differently otherwise.
-        """
-        everyone = list(range(self.victims))
-        if saved is None:
-            return everyone
-        tensors, facts = saved
-        self.notes[:] = facts["notes"]
-        for key, (losses, restarts, failed, when) in facts["history"].items():
-            frames = [(i, tensors[f"frame/{key}/{i}"]) for i in when]
-            curve = [(int(i), float(loss)) for i, loss in losses]
-            self.history[int(key)] = History(curve, frames, restarts, failed)
-        for key, (loss, iterations) in facts["outcomes"].items():
-            best = {n: t.clone() for n, t in tensors_under(f"done/{key}/", tensors).items()}
-            self.outcomes[int(key)] = Outcome(loss, iterations, best)
-        device = self.engine.problem.like.device
-        for number in range(facts["begun"]):
-            chunk = tensors_under(f"begun/{number}/", tensors)
-            state = {n: t.to(device, copy=True) for n, t in chunk.items()}
-            known = self.known_values(state["victim"].tolist())
-            self.active.append(state | {KNOWN + n: t for n, t in known.items()})
-        return [victim for victim in everyone if victim not in self.history]
-
-
-def tensors_under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with ``prefix``, by the rest of their names."""
-    return {n.removeprefix(prefix): t for n, t in tensors.items() if n.startswith(prefix)}
+        """Restores the state of an earlier run; returns the victims that had not started."""
+        if saved is not None:
+            progress = unpack_progress(saved, self.engine.problem.like.device)
+            self.notes[:] = progress.notes
+            self.history.update(progress.history)
+            self.outcomes.update(progress.outcomes)
+            for state in progress.active:
+                known = self.known_values(state["victim"].tolist())
+                self.active.append(state | {KNOWN + n: t for n, t in known.items()})
+        return [victim for victim in range(self.victims) if victim not in self.history]
 
 
 def is_frame_iteration(iteration: int) -> bool:

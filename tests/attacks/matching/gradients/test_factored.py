@@ -16,7 +16,7 @@ from keyhole.attacks.matching.gradients.match import Targets
 VICTIMS = 3
 
 
-def headed(*layers: nn.Module, features: int) -> nn.Module:
+def add_head(*layers: nn.Module, features: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Tanh(), nn.Flatten(), nn.Linear(features, 10))
 
 
@@ -101,16 +101,16 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str]] = {
     "a layer used twice": (Twice, "'inner.bias' is used more than once"),
     "a matrix in no layer": (lambda: Matrix(64, 12), "'matrix' is used outside linear, conv and"),
     "padding by name": (
-        lambda: headed(nn.Conv2d(1, 4, 3, padding="same"), features=256),
+        lambda: add_head(nn.Conv2d(1, 4, 3, padding="same"), features=256),
         "'0.weight' pads by name",
     ),
     "samples that see each other": (Mixed, "does not follow from its layer"),
     "a transposed convolution": (
-        lambda: headed(nn.ConvTranspose2d(1, 4, 3), features=400),
+        lambda: add_head(nn.ConvTranspose2d(1, 4, 3), features=400),
         "fails",
     ),
     "a convolution over one axis": (
-        lambda: headed(nn.Flatten(2), nn.Conv1d(1, 4, 3), features=248),
+        lambda: add_head(nn.Flatten(2), nn.Conv1d(1, 4, 3), features=248),
         "'1.weight' is used outside",
     ),
 }
@@ -140,7 +140,7 @@ def test_shifts_that_the_next_norm_takes_away_are_no_reason_to_refuse() -> None:
     for _ in range(4):
         layers += [nn.Conv2d(channels, 16, 3, padding=1), nn.BatchNorm2d(16)]
         channels = 16
-    model = headed(*layers, features=1024).requires_grad_(False)
+    model = add_head(*layers, features=1024).requires_grad_(False)
     assert probe_factors(model, (1, 8, 8)).standalone == {}
 
 
@@ -235,4 +235,4 @@ def test_the_cheaper_way_to_a_product_is_taken(columns: int, cheaper: bool) -> N
     torch.testing.assert_close(gradient, torch.einsum("nkc,nkq->ncq", outputs, inputs))
     dot, square = (gradient * target).sum((1, 2)), gradient.square().sum((1, 2))
     torch.testing.assert_close(factors.dot(target), dot, rtol=1e-4, atol=1e-2)
-    torch.testing.assert_close(factors.square(), square, rtol=1e-4, atol=1e-2)
+    torch.testing.assert_close(factors.squared_norm(), square, rtol=1e-4, atol=1e-2)

@@ -26,7 +26,7 @@ Clients = Callable[..., list[Any]]
 DC = projection(high_bins(3, 3, 0.5))
 
 
-def test_a_dimmed_row_keeps_the_sum_of_each_kernel() -> None:
+def test_a_scaled_row_keeps_the_sum_of_each_kernel() -> None:
     gradient = torch.randn(2, 4, 5, 3, 3, dtype=torch.double)
     keep = torch.tensor([[1.0, 0.0, 0.5, 1.0], [0.0, 1.0, 1.0, 1.0]], dtype=torch.double)
     through = GradientWeights(keep, DC)(gradient)
@@ -39,7 +39,7 @@ def test_a_dimmed_row_keeps_the_sum_of_each_kernel() -> None:
     )
 
 
-def test_without_bins_whole_rows_are_dimmed() -> None:
+def test_without_bins_whole_rows_are_scaled() -> None:
     gradient = torch.ones(3, 2, 2)
     assert GradientWeights(torch.tensor([0.0, 0.5, 1.0]))(gradient).sum((1, 2)).tolist() == [
         0.0,
@@ -68,7 +68,7 @@ def test_clean_frequencies_of_noisy_rows_count_where_no_row_is_clean(
     assert sums or torch.equal(seen[0], gradient["w"][0])
 
 
-def test_each_victim_is_seen_through_its_own_lens() -> None:
+def test_each_victim_has_its_own_weights() -> None:
     gradients = [{"w": torch.randn(3, 2)} for _ in range(2)]
     gradient_weights = [
         {"w": GradientWeights(torch.tensor(k))} for k in ([1.0, 0.0, 1.0], [0.0, 1.0, 1.0])
@@ -107,7 +107,7 @@ def test_products_of_factors_are_those_of_what_is_seen(bins: torch.Tensor | None
     torch.testing.assert_close(square, seen.square().flatten(1).sum(1))
 
 
-def test_rows_are_dimmed_whole_for_all_where_they_are_for_one() -> None:
+def test_rows_are_scaled_whole_for_all_if_they_are_for_one() -> None:
     gradient, keep = torch.ones(2, 2, 1, 3, 3), torch.zeros(2)
     both = stack_weights(
         [{"a": GradientWeights(keep, DC)}, {"a": GradientWeights(torch.tensor([1.0, 0.0]))}], keep
@@ -115,7 +115,7 @@ def test_rows_are_dimmed_whole_for_all_where_they_are_for_one() -> None:
     assert both(gradient).sum((2, 3, 4)).tolist() == [[0.0, 0.0], [9.0, 0.0]]
 
 
-def test_a_parameter_without_a_lens_somewhere_has_none() -> None:
+def test_a_parameter_that_has_no_weights_for_some_victim_has_none() -> None:
     keep = torch.ones(2)
     assert set(
         stack_weights(

@@ -73,7 +73,7 @@ class LayerScale(nn.Module):
         return x + self.gamma * self.mix(x).tanh()
 
 
-def headed(*layers: nn.Module, features: int) -> nn.Module:
+def add_head(*layers: nn.Module, features: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Tanh(), nn.Flatten(), nn.Linear(features, 10))
 
 
@@ -114,16 +114,16 @@ class Case:
 
 
 def conv(*, features: int, **options: object) -> Callable[[], nn.Module]:
-    return lambda: headed(nn.Conv2d(4, 6, **options), features=features)
+    return lambda: add_head(nn.Conv2d(4, 6, **options), features=features)
 
 
 BATCH_NORM = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4))
 CASES: dict[str, Case] = {
-    "linear": Case(lambda: headed(nn.Flatten(), nn.Linear(64, 20), features=20)),
+    "linear": Case(lambda: add_head(nn.Flatten(), nn.Linear(64, 20), features=20)),
     "linear without bias": Case(
-        lambda: headed(nn.Flatten(), nn.Linear(64, 20, bias=False), features=20)
+        lambda: add_head(nn.Flatten(), nn.Linear(64, 20, bias=False), features=20)
     ),
-    "linear on rows": Case(lambda: headed(nn.Linear(8, 5), features=40)),
+    "linear on rows": Case(lambda: add_head(nn.Linear(8, 5), features=40)),
     "conv": Case(conv(kernel_size=3, features=216), (4, 8, 8)),
     "conv, padded and strided": Case(
         conv(kernel_size=(3, 2), stride=(2, 3), padding=(1, 2), features=96), (4, 8, 8)
@@ -133,45 +133,45 @@ CASES: dict[str, Case] = {
         conv(kernel_size=3, stride=2, padding=1, dilation=2, groups=2, features=54), (4, 8, 8)
     ),
     "conv, depthwise": Case(
-        lambda: headed(nn.Conv2d(4, 8, 3, groups=4, bias=False), features=288), (4, 8, 8)
+        lambda: add_head(nn.Conv2d(4, 8, 3, groups=4, bias=False), features=288), (4, 8, 8)
     ),
     "conv, 1x1 strided": Case(conv(kernel_size=1, stride=2, features=96), (4, 8, 8)),
     "conv, circular": Case(
         conv(kernel_size=3, padding=1, padding_mode="circular", features=384), (4, 8, 8)
     ),
-    "layer norm": Case(lambda: headed(nn.Linear(8, 6), nn.LayerNorm(6), features=48)),
+    "layer norm": Case(lambda: add_head(nn.Linear(8, 6), nn.LayerNorm(6), features=48)),
     "layer norm over three axes": Case(
-        lambda: headed(nn.Conv2d(1, 3, 3), nn.LayerNorm((3, 6, 6)), features=108)
+        lambda: add_head(nn.Conv2d(1, 3, 3), nn.LayerNorm((3, 6, 6)), features=108)
     ),
     "layer norm without bias": Case(
-        lambda: headed(nn.Linear(8, 6), nn.LayerNorm(6, bias=False), features=48)
+        lambda: add_head(nn.Linear(8, 6), nn.LayerNorm(6, bias=False), features=48)
     ),
-    "group norm": Case(lambda: headed(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), features=144)),
+    "group norm": Case(lambda: add_head(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), features=144)),
     "instance norm": Case(
-        lambda: headed(nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, affine=True), features=144),
+        lambda: add_head(nn.Conv2d(1, 4, 3), nn.InstanceNorm2d(4, affine=True), features=144),
         ways=("chosen", "loop"),
     ),
-    "batch norm": Case(lambda: headed(*copy.deepcopy(BATCH_NORM), features=144)),
+    "batch norm": Case(lambda: add_head(*copy.deepcopy(BATCH_NORM), features=144)),
     "batch norm, one image": Case(
-        lambda: headed(*copy.deepcopy(BATCH_NORM), features=144), batch=1
+        lambda: add_head(*copy.deepcopy(BATCH_NORM), features=144), batch=1
     ),
     "batch norm, evaluating": Case(
-        lambda: headed(*copy.deepcopy(BATCH_NORM), features=144), mode="eval"
+        lambda: add_head(*copy.deepcopy(BATCH_NORM), features=144), mode="eval"
     ),
     "batch norm without running statistics": Case(
-        lambda: headed(
+        lambda: add_head(
             nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4, track_running_stats=False), features=144
         ),
         mode="eval",
     ),
     "batch norm of features": Case(
-        lambda: headed(nn.Flatten(), nn.Linear(64, 9), nn.BatchNorm1d(9), features=9)
+        lambda: add_head(nn.Flatten(), nn.Linear(64, 9), nn.BatchNorm1d(9), features=9)
     ),
     "written by the activation": Case(
-        lambda: headed(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), features=144)
+        lambda: add_head(nn.Conv2d(1, 4, 3), nn.ReLU(inplace=True), features=144)
     ),
     "written by position": Case(
-        lambda: headed(
+        lambda: add_head(
             *copy.deepcopy(BATCH_NORM),
             nn.LeakyReLU(0.1, True),
             nn.Conv2d(4, 4, 3),
@@ -181,7 +181,7 @@ CASES: dict[str, Case] = {
         )
     ),
     "residual, written": Case(
-        lambda: headed(
+        lambda: add_head(
             nn.Conv2d(1, 4, 3, padding=1),
             Add(nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)),
             nn.ReLU(inplace=True),
@@ -199,7 +199,7 @@ CASES: dict[str, Case] = {
 }
 
 
-def built(case: Case) -> nn.Module:
+def build_model(case: Case) -> nn.Module:
     torch.manual_seed(0)
     model = case.make().double()
     for buffer in model.buffers():
@@ -269,7 +269,7 @@ def test_gradients_and_what_follows_from_them_are_autograds(
         layer_recorder, "columns_are_faster", lambda x, geometry: backend == "products"
     )
     case = CASES[name]
-    model = built(case)
+    model = build_model(case)
     images, labels = dummies(case)
     targets = random_targets(model, case.victims)
     before = {key: value.clone() for key, value in model.state_dict().items()}

@@ -104,7 +104,7 @@ def plain(model: nn.Module, images: Tensor, labels: Tensor) -> dict[str, Tensor]
     return dict(zip(dict(twin.named_parameters()), found, strict=True))
 
 
-def chosen(
+def choose(
     model: nn.Module, clients: Clients, backend: Backend = "auto"
 ) -> tuple[Any, Any, list[str]]:
     seen = [client.observation for client in clients(model.double(), BATCHES)]
@@ -129,7 +129,7 @@ def check_gradients(model: nn.Module, matcher: Any) -> None:
 @pytest.mark.parametrize("name", ["mlp", "lenet", "vit-small"])
 def test_the_papers_models_are_matched_by_factors(clients: Clients, name: str) -> None:
     model = build(name, classes=10, channels=1, image_size=8)
-    _, matcher, notes = chosen(model, clients)
+    _, matcher, notes = choose(model, clients)
     assert isinstance(matcher, FactoredMatcher)
     assert matcher.backend == "factored"
     assert notes == []
@@ -143,7 +143,7 @@ def test_a_model_that_does_not_factor_is_matched_by_vmap(
     clients: Clients, make: Callable[[], nn.Module], reason: str
 ) -> None:
     model = make()
-    _, matcher, notes = chosen(model, clients)
+    _, matcher, notes = choose(model, clients)
     assert type(matcher) is VmapMatcher
     assert matcher.backend == "vmap"
     assert len(notes) == 1
@@ -161,7 +161,7 @@ def test_a_model_that_vmap_cannot_take_is_matched_by_a_loop(
     clients: Clients, make: Callable[[], nn.Module]
 ) -> None:
     model = make()
-    _, matcher, notes = chosen(model, clients)
+    _, matcher, notes = choose(model, clients)
     assert type(matcher) is LoopMatcher
     assert matcher.backend == "loop"
     assert len(notes) == 1
@@ -172,23 +172,23 @@ def test_a_model_that_vmap_cannot_take_is_matched_by_a_loop(
 
 def test_functions_called_by_keyword_are_matched(clients: Clients) -> None:
     model = ByKeyword()
-    _, matcher, _ = chosen(model, clients)
+    _, matcher, _ = choose(model, clients)
     check_gradients(model, matcher)
 
 
 def test_a_way_that_was_asked_for_is_taken_or_refused(clients: Clients) -> None:
-    assert chosen(Headed(), clients, "factored")[1].backend == "factored"
-    assert chosen(Headed(), clients, "vmap")[1].backend == "vmap"
-    assert chosen(Headed(), clients, "loop")[1].backend == "loop"
+    assert choose(Headed(), clients, "factored")[1].backend == "factored"
+    assert choose(Headed(), clients, "vmap")[1].backend == "vmap"
+    assert choose(Headed(), clients, "loop")[1].backend == "loop"
     with pytest.raises(DoesNotFactor, match=r"'again\.bias' is used more than once"):
-        chosen(Twice(), clients, "factored")
+        choose(Twice(), clients, "factored")
     with pytest.raises(DoesNotFactor, match="data-dependent control flow"):
-        chosen(Branch(0.0), clients, "vmap")
+        choose(Branch(0.0), clients, "vmap")
 
 
 @EVERY_WAY
 def test_some_victims_are_selected(clients: Clients, backend: Backend) -> None:
-    _, matcher, _ = chosen(Headed(), clients, backend)
+    _, matcher, _ = choose(Headed(), clients, backend)
     images = torch.randn(3, 2, *SHAPE, dtype=torch.double, requires_grad=True)
     targets = torch.rand(3, 2, 10, dtype=torch.double).softmax(-1)
     rows = torch.tensor([2, 0])

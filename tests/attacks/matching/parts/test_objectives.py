@@ -34,7 +34,7 @@ def each(objective: Objective, G: dict[str, Tensor], T: dict[str, Tensor]) -> li
     return objective(BuiltMatch(G, Targets(T))).tolist()
 
 
-def through(
+def weighted_each(
     weighting: GradientWeights,
     objective: Objective,
     G: dict[str, Tensor],
@@ -80,17 +80,17 @@ def test_parameters_are_weighted() -> None:
 
 
 @pytest.mark.parametrize("kind", [Cosine, SquaredError], ids=lambda k: k.__name__)
-def test_a_lens_on_channels_compares_only_those(kind: type[Objective]) -> None:
+def test_weights_on_channels_compare_only_those(kind: type[Objective]) -> None:
     G, T = draw(), draw()
     only = [{**gradients, "conv": gradients["conv"][:, [0, 2]]} for gradients in (G, T)]
-    assert through(CHANNELS, kind(), G, T) == pytest.approx(each(kind(), *only))
+    assert weighted_each(CHANNELS, kind(), G, T) == pytest.approx(each(kind(), *only))
 
 
 def test_the_relative_error_is_a_share_of_what_is_compared() -> None:
     G, T = draw(), draw()
     nothing = {n: torch.zeros_like(g) for n, g in G.items()}
     relative = SquaredError(relative=True, weights=WEIGHTS)
-    assert through(CHANNELS, relative, nothing, T) == pytest.approx([1.0] * VICTIMS)
+    assert weighted_each(CHANNELS, relative, nothing, T) == pytest.approx([1.0] * VICTIMS)
 
 
 @pytest.mark.parametrize(

@@ -201,7 +201,7 @@ def test_differences_across_the_borders_of_shuffled_blocks_do_not_count() -> Non
 
 
 def test_the_last_features_are_read_off_both_gradients() -> None:
-    """Whatever the lengths of the gradients: features are told by their ratio."""
+    """The lengths of the gradients do not matter: their ratio gives the features."""
     features, errors = (torch.randn(2, VICTIMS, n, dtype=torch.double) for n in (7, 4))
     weights = torch.einsum("gvc,gvf->gvcf", errors, features)
     dummy = {"fc.weight": weights[0], "fc.bias": errors[0]}

@@ -46,15 +46,15 @@ def probe_factors(model: nn.Module, shape: tuple[int, int, int]) -> FactorPlan:
     if twice:
         raise DoesNotFactor(f"{twice[0]!r} is used more than once")
     cloned_calls = frozenset(i for i, call in enumerate(recorder.calls) if call.overwritten)
-    idle = unused_parameters(model, shape)
+    unused = unused_parameters(model, shape)
     standalone = {
         n: sample_shape(n, p)
         for n, p in model.named_parameters()
-        if n not in used and n not in idle
+        if n not in used and n not in unused
     }
     plan = FactorPlan(standalone, cloned_calls, count_positions(recorder.calls))
     with use_precision("float32"):
-        check_against_autograd(model, plan, idle, images, targets)
+        check_against_autograd(model, plan, unused, images, targets)
     return plan
 
 
@@ -85,12 +85,12 @@ def sample_shape(name: str, parameter: Tensor) -> tuple[int, ...]:
 def check_against_autograd(
     model: nn.Module,
     plan: FactorPlan,
-    idle: frozenset[str],
+    unused: frozenset[str],
     images: Tensor,
     targets: Tensor,
 ) -> None:
     """Raises :class:`DoesNotFactor` unless the factored gradients equal autograd's."""
-    parameters = {n: p for n, p in model.named_parameters() if n not in idle}
+    parameters = {n: p for n, p in model.named_parameters() if n not in unused}
     zeros = {n: torch.zeros(2, *p.shape).to(p) for n, p in parameters.items()}
     matcher = FactoredMatcher(model, plan, LowRankTargets(zeros, {}, {}))
     try:
@@ -103,7 +103,7 @@ def check_against_autograd(
     for victim in range(2):
         expected = compute_autograd_gradient(model, images[victim], targets[victim])
         whole = float(torch.stack([g.norm() for g in expected.values()]).norm())
-        for name, gradient in ((n, g) for n, g in expected.items() if n not in idle):
+        for name, gradient in ((n, g) for n, g in expected.items() if n not in unused):
             distance = (match.gradient(name)[victim] - gradient).norm()
             if distance > TOLERANCE * max(float(gradient.norm()), ROUNDING_SHARE * whole):
                 raise DoesNotFactor(f"the gradient of {name!r} does not follow from its layer")

@@ -58,10 +58,10 @@ class FactoredMatch(GradientMatch):
         if name in self.targets.gradient_weights:
             weights = self.targets.gradient_weights[name]
             dot = factors.dot(self.targets.weighted_twice(name))
-            return dot, factors.weighted_square(weights)
+            return dot, factors.weighted_squared_norm(weights)
         if name in self.target_factors:
-            return factors.dot_low_rank(*self.target_factors[name]), factors.square()
-        return factors.dot(self.target(name)), factors.square()
+            return factors.dot_low_rank(*self.target_factors[name]), factors.squared_norm()
+        return factors.dot(self.target(name)), factors.squared_norm()
 
 
 class FactoredMatcher:
@@ -86,13 +86,13 @@ class FactoredMatcher:
         self.names = {id(p): name for name, p in model.named_parameters()}
 
     def select(self, victims: Tensor) -> FactoredMatcher:
-        return self._with(self.model, self.targets.select(victims))
+        return self._copy_with(self.model, self.targets.select(victims))
 
     def fork(self, victims: Tensor) -> FactoredMatcher:
         """Some of the victims with their own copy of the model, whose parameters are swapped."""
-        return self._with(copy.deepcopy(self.model), self.targets.select(victims))
+        return self._copy_with(copy.deepcopy(self.model), self.targets.select(victims))
 
-    def _with(self, model: nn.Module, targets: LowRankTargets) -> FactoredMatcher:
+    def _copy_with(self, model: nn.Module, targets: LowRankTargets) -> FactoredMatcher:
         return FactoredMatcher(
             model, self.plan, targets, statistics=self.statistics, bfloat16=self.bfloat16
         )
@@ -103,7 +103,7 @@ class FactoredMatcher:
         """``images [N, B, C, H, W]``, ``targets [N, B, classes]``, masks ``[N, B, ...]``."""
         flat_masks = None if masks is None else [m.flatten(0, 1) for m in masks]
         with torch.autocast(images.device.type, torch.bfloat16, enabled=self.bfloat16):
-            recorder, shapes, gradients = self._run(images, targets, flat_masks)
+            recorder, shapes, gradients = self._differentiate(images, targets, flat_masks)
         built, factored = collect_gradients(recorder.calls, gradients, len(images))
         for name, gradient in zip(shapes, gradients[len(recorder.calls) :], strict=True):
             built[name] = sum_samples(gradient, len(images), shapes[name])
@@ -111,10 +111,10 @@ class FactoredMatcher:
         match.statistics = recorder.statistics
         return match
 
-    def _run(
+    def _differentiate(
         self, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None
     ) -> tuple[LayerRecorder, dict[str, torch.Size], tuple[Tensor, ...]]:
-        """Runs forward and backward.
+        """Runs the model forward and backward.
 
         Returns the recorder, the shapes of the standalone parameters, and the gradients at the
         recorded outputs followed by those at the samples' copies of the standalone parameters.

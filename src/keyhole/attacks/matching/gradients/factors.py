@@ -30,12 +30,12 @@ class Factors:
         """G, ``[N, *weight_shape]``."""
         return (self.output_gradients.mT @ self.inputs).view(-1, *self.weight_shape)
 
-    def square(self) -> Tensor:
+    def squared_norm(self) -> Tensor:
         """``|G|^2``, ``[N]``."""
         D, U = self.output_gradients, self.inputs
         return sum_per_victim((D @ D.mT) * (U @ U.mT))
 
-    def weighted_square(self, weights: GradientWeights) -> Tensor:
+    def weighted_squared_norm(self, weights: GradientWeights) -> Tensor:
         """``|G'|^2`` of the weighted gradient, ``[N]``.
 
         For weights on frequencies this is ``|G|^2 - (1 - keep^2) |G P|^2``, of which only the few
@@ -43,14 +43,14 @@ class Factors:
         """
         if weights.bins is None:
             weighted = self.output_gradients * weights.keep[:, None]
-            return replace(self, output_gradients=weighted).square()
+            return replace(self, output_gradients=weighted).squared_norm()
         assert weights.rows is not None
         removed = (1 - weights.keep.square()).gather(1, weights.rows).sqrt()
         rows = weights.rows[:, None].expand(-1, self.output_gradients.shape[1], -1)
         D = self.output_gradients.gather(2, rows) * removed[:, None].to(self.output_gradients)
         kernels = self.inputs.unflatten(2, (-1, len(weights.bins)))  # type: ignore[no-untyped-call]
         U = (kernels @ weights.bins.to(self.inputs)).flatten(2)
-        return self.square() - sum_per_victim((D.mT @ U).square())
+        return self.squared_norm() - sum_per_victim((D.mT @ U).square())
 
     def dot(self, target: Tensor) -> Tensor:
         """``<G, T>``, ``[N]``."""

@@ -29,7 +29,7 @@ class Targets:
         gradient_weights: Mapping[str, GradientWeights] | None = None,
     ) -> None:
         self.tensors = tensors
-        self.squares = squares or {n: _square(t) for n, t in tensors.items()}
+        self.squares = squares or {n: squared_norms(t) for n, t in tensors.items()}
         self.gradient_weights = gradient_weights or {}
         self._weighted_twice: dict[str, Tensor] = {}
 
@@ -134,7 +134,7 @@ class BuiltMatch(GradientMatch):
 
     def products(self, name: str) -> tuple[Tensor, Tensor]:
         gradient = self.weighted_gradient(name)
-        return _dot(gradient, self.target(name)), _square(gradient)
+        return (gradient * self.target(name)).flatten(1).sum(1), squared_norms(gradient)
 
 
 def gradient_norm(gradient: Mapping[str, Tensor], names: Sequence[str]) -> float:
@@ -143,9 +143,6 @@ def gradient_norm(gradient: Mapping[str, Tensor], names: Sequence[str]) -> float
     return float(torch.stack(norms).norm()) or 1.0
 
 
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    return (a * b).flatten(1).sum(1)
-
-
-def _square(a: Tensor) -> Tensor:
-    return a.square().flatten(1).sum(1)
+def squared_norms(x: Tensor) -> Tensor:
+    """``|x|^2`` of each victim, ``[N]``."""
+    return x.square().flatten(1).sum(1)

@@ -59,12 +59,9 @@ class VmapMatcher:
     def __call__(
         self, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None
     ) -> GradientMatch:
-        if masks is None:
-            gradients, moments = vmap(lambda x, t: self.victim_gradient(x, t, None))(
-                images, targets
-            )
-        else:
-            gradients, moments = vmap(self.victim_gradient)(images, targets, tuple(masks))
+        axes = (0, 0, None if masks is None else 0)
+        own_masks = None if masks is None else tuple(masks)
+        gradients, moments = vmap(self.victim_gradient, axes)(images, targets, own_masks)
         return self._build_match(gradients, moments)
 
     def _build_match(self, gradients: Weights, moments: Sequence[BatchMoments]) -> GradientMatch:

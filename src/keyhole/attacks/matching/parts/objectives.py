@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from keyhole.attacks.matching.gradients.match import GradientMatch
+from keyhole.attacks.matching.gradients.match import GradientMatch, squared_norms
 
 TINY = 1e-30
 """Keeps norms of vanishing gradients away from 0."""
@@ -64,8 +64,8 @@ class Cosine(Objective):
             if match.is_built(name):
                 gradient, target = self.gradient_pair(match, name)
                 built.append((weight, gradient.flatten(1), target.flatten(1)))
-                squares.append(weight * gradient.square().flatten(1).sum(1))
-                target_squares.append(weight * target.square().flatten(1).sum(1))
+                squares.append(weight * squared_norms(gradient))
+                target_squares.append(weight * squared_norms(target))
             else:
                 dot, square = match.products(name)
                 dots.append(weight * dot)
@@ -103,8 +103,8 @@ class SquaredError(Objective):
         terms, target_squares = [], []
         for name, weight in self.weighted_names(match):
             gradient, target = self.gradient_pair(match, name)
-            terms.append(weight * (gradient - target).square().flatten(1).sum(1))
-            target_squares.append(weight * target.square().flatten(1).sum(1))
+            terms.append(weight * squared_norms(gradient - target))
+            target_squares.append(weight * squared_norms(target))
         total = _sum(terms)
         return total / (_sum(target_squares) + TINY) if self.relative else total
 
