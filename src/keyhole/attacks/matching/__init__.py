@@ -5,6 +5,7 @@ from keyhole.attacks.matching.inverting_gradients import (
     DiaRead,
     DropoutInversion,
     InvertingGradients,
+    UploadedModelInversion,
     Wiig,
 )
 from keyhole.attacks.matching.presets import (
@@ -14,7 +15,6 @@ from keyhole.attacks.matching.presets import (
     ImprovedDeepLeakage,
     IterativeApril,
 )
-from keyhole.attacks.matching.uploaded_model import UploadedModelInversion
 
 __all__ = [
     "DeepLeakage",

@@ -16,12 +16,7 @@ from keyhole.attacks.matching.chunk_size import cpu_chunk_size, gpu_chunk_size, 
 from keyhole.attacks.matching.cuda_graph import make_graph_stepper
 from keyhole.attacks.matching.engine import BEST, Engine, Stepper
 from keyhole.attacks.matching.gradients.matchers import Matcher
-from keyhole.attacks.matching.progress import (
-    Progress,
-    pack_progress,
-    tensors_under,
-    unpack_progress,
-)
+from keyhole.attacks.matching.progress import Progress, tensors_under
 from keyhole.attacks.matching.state import (
     KNOWN,
     History,
@@ -222,14 +217,13 @@ class Runner:
 
     def _save(self) -> None:
         """Saves everything that is needed to continue from here, bit for bit."""
-        self.checkpointer.save(
-            *pack_progress(Progress(self.active, self.outcomes, self.history, self.notes))
-        )
+        progress = Progress(self.active, self.outcomes, self.history, self.notes)
+        self.checkpointer.save(*progress.pack())
 
     def _resume(self, saved: Saved | None) -> list[int]:
         """Restores the state of an earlier run; returns the victims that had not started."""
         if saved is not None:
-            progress = unpack_progress(saved, self.engine.problem.like.device)
+            progress = Progress.unpack(saved, self.engine.problem.like.device)
             self.notes[:] = progress.notes
             self.history.update(progress.history)
             self.outcomes.update(progress.outcomes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from keyhole.attacks.matching.gradients.factor_plan import MODEL_ERRORS, DoesNotFactor
+from keyhole.attacks.matching.gradients.factor_plan import MODEL_ERRORS, DoesNotFactor, FactorPlan
 from keyhole.attacks.matching.gradients.factor_probe import probe_factors
 from keyhole.attacks.matching.gradients.factored import FactoredMatcher
 from keyhole.attacks.matching.gradients.low_rank import factor_targets
@@ -35,19 +35,19 @@ def choose_matcher(
     notes: list[str] = []
     if backend in ("auto", "factored"):
         try:
-            matcher = build_factored_matcher(
-                problem,
-                targets,
-                statistics=statistics,
-                needs_full_gradients=needs_full_gradients,
-                bfloat16=bfloat16,
-            )
-            return matcher, notes
+            plan = plan_factors(problem)
         except DoesNotFactor as error:
             if backend == "factored":
                 raise DoesNotFactor(f"the model cannot be matched factored: {error}") from None
             if problem.steps == 1:
                 notes.append(f"matched by vmap, not factored: {error}")
+        else:
+            ranks = {n: problem.knowledge.batch_size * k for n, k in plan.positions.items()}
+            factored = factor_targets(targets, ranks, needs_full_gradients=needs_full_gradients)
+            matcher = FactoredMatcher(
+                problem.model, plan, factored, statistics=statistics, bfloat16=bfloat16
+            )
+            return matcher, notes
     if backend in ("auto", "vmap"):
         mapped = VmapMatcher(problem, targets, statistics=statistics)
         reason = why_vmap_fails(mapped, problem)
@@ -59,22 +59,11 @@ def choose_matcher(
     return LoopMatcher(problem, targets, statistics=statistics), notes
 
 
-def build_factored_matcher(
-    problem: MatchingProblem,
-    targets: Targets,
-    *,
-    statistics: bool,
-    needs_full_gradients: bool,
-    bfloat16: bool,
-) -> FactoredMatcher:
+def plan_factors(problem: MatchingProblem) -> FactorPlan:
     """Raises :class:`DoesNotFactor` if the model's gradients cannot be factored."""
     if problem.steps > 1:
         raise DoesNotFactor(f"{problem.steps} local steps are unrolled")
-    plan = probe_factors(problem.model, problem.knowledge.shape)
-    samples = problem.knowledge.batch_size
-    ranks = {n: samples * k for n, k in plan.positions.items()}
-    factored = factor_targets(targets, ranks, needs_full_gradients=needs_full_gradients)
-    return FactoredMatcher(problem.model, plan, factored, statistics=statistics, bfloat16=bfloat16)
+    return probe_factors(problem.model, problem.knowledge.shape)
 
 
 def why_vmap_fails(matcher: VmapMatcher, problem: MatchingProblem) -> str | None:
