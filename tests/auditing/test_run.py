@@ -96,6 +96,16 @@ def test_a_continued_run_does_not_repeat_what_is_done(tmp_path, monkeypatch):
     assert [victim for _, victim in trained] == [2, 3, 4]
 
 
+@pytest.mark.parametrize("size", [1, 3, 32])
+def test_a_run_continued_with_chunks_of_another_size_loses_no_victim(tmp_path, monkeypatch, size):
+    """As on another device, or with another amount of memory."""
+    with monkeypatch.context() as patched, pytest.raises(Killed):
+        patched.setattr(RUN, "VICTIMS_AT_ONCE", 2)
+        run_plan(PLAN, out=tmp_path, progress=KillAfter(17))
+    monkeypatch.setattr(RUN, "VICTIMS_AT_ONCE", size)
+    assert without_times(run_plan(PLAN, out=tmp_path)) == without_times(run_plan(PLAN))
+
+
 def test_chunks_do_not_change_the_result(monkeypatch):
     whole = without_times(run_plan(PLAN))
     monkeypatch.setattr(RUN, "VICTIMS_AT_ONCE", 2)

@@ -74,6 +74,8 @@ class SettingAccumulator:
     telemetry: list[Telemetry] = field(default_factory=list)
     client_seconds: float = 0.0
     pictures: dict[str, Tensor] = field(default_factory=dict)
+    victims: int | None = 0
+    """How many victims this covers; None: an older run folder does not say."""
 
     @classmethod
     def empty(cls, runs: int) -> SettingAccumulator:
@@ -131,12 +133,14 @@ class SettingAccumulator:
             "rows": [asdict(run) for run in self.runs],
             "telemetry": self.telemetry,
             "client_seconds": self.client_seconds,
+            "victims": self.victims,
         }
 
     @classmethod
     def from_json(cls, values: dict[str, Any], pictures: dict[str, Tensor]) -> SettingAccumulator:
         runs = [RunAccumulator(**row) for row in values["rows"]]
-        return cls(runs, values["telemetry"], values["client_seconds"], pictures)
+        seconds, victims = values["client_seconds"], values.get("victims")
+        return cls(runs, values["telemetry"], seconds, pictures, victims)
 
     def mean_telemetry(self) -> Telemetry:
         """Numbers averaged over clients; words as the first client reported them."""

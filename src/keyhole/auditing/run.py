@@ -109,9 +109,8 @@ def run_setting(setting: AttackSetting, judge: AnyJudge, context: RunContext) ->
     totals = SettingAccumulator.empty(len(setting.runs))
     for start in victims[::size]:
         chunk = victims[start : start + size]
-        stored = None if store is None else store.chunk(f"{name}-{start}")
-        if stored is not None:
-            part = SettingAccumulator.from_json(*stored)
+        part = None if store is None else read_chunk(store, f"{name}-{start}", len(chunk))
+        if part is not None:
             context.progress.advance(count_units(setting, len(chunk)))
         else:
             part = run_chunk(setting, judge, chunk, context, f"{name}-{start}")
@@ -128,11 +127,22 @@ def run_setting(setting: AttackSetting, judge: AnyJudge, context: RunContext) ->
     return findings
 
 
+def read_chunk(store: Store, name: str, victims: int) -> SettingAccumulator | None:
+    """What an interrupted run found of a chunk; None where it did not finish the same victims.
+
+    Another device, or a machine with more memory, takes other chunks.
+    """
+    stored = store.chunk(name)
+    part = None if stored is None else SettingAccumulator.from_json(*stored)
+    return part if part is not None and part.victims in (None, victims) else None
+
+
 def run_chunk(
     setting: AttackSetting, judge: AnyJudge, victims: range, context: RunContext, name: str
 ) -> SettingAccumulator:
     """Some of a setting's clients: each trains once, then every attacker attacks them all."""
     totals = SettingAccumulator.empty(len(setting.runs))
+    totals.victims = len(victims)
     doing = "clients train" if setting.captured is None else "updates are read"
     context.progress.show(f"{doing} under {setting.defense.name}, {setting.resolved.stage.model}")
     clients: list[ObservedClient] = []
