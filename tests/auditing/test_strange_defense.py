@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from keyhole.attacks import ATTACKS
 from keyhole.auditing import audit
+from keyhole.auditing.attack_choice import choose_iterative
 from keyhole.auditing.attack_setting import attackers, untried
-from keyhole.auditing.guard import choose_iterative
 from keyhole.auditing.plan import Stage
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.data import load

@@ -15,7 +15,7 @@ from keyhole.auditing.attack_setting import (
     refuse_useless,
     settings_of,
 )
-from keyhole.auditing.captured import captured_settings
+from keyhole.auditing.captured import build_captured_settings
 from keyhole.auditing.plan import AUTO, Plan, Stage
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.auditing.results import AuditResult
@@ -54,7 +54,9 @@ def run_plan(
     notes: list[str] = []
     for stage in plan.stage:
         if stage.captured is not None:
-            more, said = captured_settings(stage, seed=plan.seed, data_dir=data_dir, device=place)
+            more, said = build_captured_settings(
+                stage, seed=plan.seed, data_dir=data_dir, device=place
+            )
             settings, notes = [*settings, *more], [*notes, *said]
     refuse_useless(settings)
     store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)

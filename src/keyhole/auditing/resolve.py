@@ -21,7 +21,7 @@ from keyhole.attacks import (
     InvertingGradients,
     Matching,
 )
-from keyhole.auditing.client_normalisation import doubt_normalisation
+from keyhole.auditing.client_normalisation import note_assumption
 from keyhole.auditing.plan import AUTO, Stage
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES, Defense
@@ -173,7 +173,7 @@ def resolve_stage(
         metrics=resolve_metrics(stage.metrics if metrics is None else metrics, found),
         spare=spare,
         notes=(
-            *doubt_normalisation(stage, found, own_model=model is not None and data is None),
+            *note_assumption(stage, found, own_model=model is not None and data is None),
             *about_norms(network, mode, said=stage.client_mode is not None),
         ),
     )
