@@ -30,6 +30,7 @@ __all__ = [
     "Finding",
     "GradientAttackResult",
     "MembershipPlan",
+    "MembershipResult",
     "Plan",
     "Progress",
     "Stage",
