@@ -158,23 +158,17 @@ class CapturedRun:
         except KeyholeError as error:
             notes.append(f"round {number}: {error}")
             return []
-        clients = find_clients(captured_round, self.stage, model, self.owners, notes)
-        if not clients:
+        groups = group_clients(find_clients(captured_round, self.stage, model, self.owners, notes))
+        if not groups:
             notes.append(f"round {number} has no client that can be attacked")
-        groups = group_clients(clients)
-        labels = [label_group(group, several=len(groups) > 1) for group in groups]
-        return [
-            self._build_setting(
-                captured_round, group, f"{self.stage.data}, captured in round {number}, {label}"
-            )
-            for group, label in zip(groups, labels, strict=True)
-        ]
+        several = len(groups) > 1
+        return [self._build_setting(captured_round, group, several=several) for group in groups]
 
     def _build_setting(
-        self, captured_round: CapturedRound, group: Sequence[CapturedClient], label: str
+        self, captured_round: CapturedRound, group: Sequence[CapturedClient], *, several: bool
     ) -> AttackSetting:
         training, model = group[0].training, group[0].model
-        scored = group[0].truth is not None
+        scored, where = group[0].truth is not None, f"in round {captured_round.number}"
         left_out = note_left_out(self.stage, training)
         victims = tuple(client.truth or () for client in group)
         resolved = ResolvedStage(
@@ -190,15 +184,15 @@ class CapturedRun:
             fingerprint=fingerprint(model, self.data, victims, [each.digest for each in group]),
             metrics=resolve_metrics(self.stage.metrics, self.data),
             reported=group[0].parameters,
-            label=label,
+            label=f"{self.stage.data}, captured {where}, {label_group(group, several=several)}",
             scored=scored,
             orders=training.orders,
             notes=(*self.about_data, *about_norms(model, training.mode, said=True)),
             assumed_normalisation=self.stage.mean is None,
             clients_did=training.clients_did,
         )
-        attacks = list(resolved.attacks)
-        setting = setting_of(resolved, training.defense, attacks, model, Server(model))
+        server = Server(model)
+        setting = setting_of(resolved, training.defense, resolved.attacks, model, server)
         digest = digest_of(model.state_dict())
         return dataclasses.replace(
             setting,

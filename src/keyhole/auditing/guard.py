@@ -45,6 +45,9 @@ from keyhole.update import Update
 SECONDS = 30.0
 """The default time for iterative attacks."""
 
+Observe = Callable[[Attack, Attacker], Observation]
+"""What an attacker sees of the client's update."""
+
 log = logging.getLogger("keyhole")
 
 
@@ -101,12 +104,15 @@ class Guard:
                 well the client's own images can be told from them.
         """
         server = Server(self.model)
+
+        def observe(attack: Attack, attacker: Attacker) -> Observation:
+            return server.receive(update, self._build_knowledge(attack, attacker, labels))
+
         best = BestReading(images, self.data, self.threshold)
-        self._try_closed_forms(server, update, labels, best)
+        self._try_closed_forms(observe, best)
         if not best.leaks:
-            self._try_iterative(server, update, labels, best)
-        knowledge = self._build_knowledge(LabelInference(), Attacker.NAIVE, labels)
-        observation = server.receive(update, knowledge)
+            self._try_iterative(observe, best)
+        observation = observe(LabelInference(), Attacker.NAIVE)
         return replace(
             best.conclude(),
             labels=infer_labels(observation, labels),
@@ -114,13 +120,10 @@ class Guard:
             notes=() if best.leaks else self._list_doubts(),
         )
 
-    def _try_closed_forms(
-        self, server: Server, update: Update, labels: Tensor, best: BestReading
-    ) -> None:
+    def _try_closed_forms(self, observe: Observe, best: BestReading) -> None:
         for attack in (a for a in choose_closed_forms() if a.reads_images):
             for attacker in attackers(attack, self.defense):
-                knowledge = self._build_knowledge(attack, attacker, labels)
-                observation = server.receive(update, knowledge)
+                observation = observe(attack, attacker)
                 name = f"{attack.name} ({attacker})"
                 if (missing := describe_missing(attack, observation)) is not None:
                     best.not_tried.append(NotTried(name, missing))
@@ -137,9 +140,7 @@ class Guard:
         found, fit = next(attack_by_best_fit(attack, [observation], NullCheckpointer(), own))
         return found.images, fit
 
-    def _try_iterative(
-        self, server: Server, update: Update, labels: Tensor, best: BestReading
-    ) -> None:
+    def _try_iterative(self, observe: Observe, best: BestReading) -> None:
         """Runs iterative attacks until one reads an image or the time is up."""
         waiting = [
             (attack, attacker)
@@ -149,8 +150,7 @@ class Guard:
         began = time.monotonic()
         while waiting and not best.leaks:
             attack, attacker = waiting.pop(0)
-            knowledge = self._build_knowledge(attack, attacker, labels)
-            observation = server.receive(update, knowledge)
+            observation = observe(attack, attacker)
             left = self.seconds - (time.monotonic() - began)
             why_not = self._find_obstacle(attack, observation) or self._try_within(
                 left / (1 + len(waiting)), attack, observation, attacker, best

@@ -38,6 +38,19 @@ from keyhole.threat import Attacker, Server
 AttackerWithAttack = tuple[Attacker, MembershipAttack]
 
 
+@dataclass(frozen=True)
+class PlannedTrial:
+    """One training and all who attack its model."""
+
+    training: TargetTraining
+    attackers: Sequence[AttackerWithAttack]
+
+    @property
+    def models(self) -> int:
+        """The number of models to train: the target and the attackers' own."""
+        return 1 + sum(attack.own_models for _, attack in self.attackers)
+
+
 def infer_membership(
     plan: MembershipPlan,
     *,
@@ -72,11 +85,13 @@ def infer_membership(
     experiment = MembershipRun(plan, images, truth, place, progress or NullProgress(), store)
     attacks = plan.build_attacks()
     trials = [
-        (experiment.build_training(defense, epochs), list_attackers(attacks, defense, plan.views))
+        PlannedTrial(
+            experiment.build_training(defense, epochs), list_attackers(attacks, defense, plan.views)
+        )
         for defense in defenses or [DEFENSES.parse(text) for text in plan.defenses]
         for epochs in plan.attacked_epochs
     ]
-    notes = dict.fromkeys(note for trial in trials for note in experiment.check_trial(*trial))
+    notes = dict.fromkeys(note for trial in trials for note in experiment.check_trial(trial))
     if store is not None:
         store.check(fresh=fresh)
     with nullcontext() if out is None else locked(out):
@@ -118,39 +133,36 @@ class MembershipRun:
     progress: Progress
     store: MembershipStore | None = None
 
-    def run_trials(
-        self, trials: Sequence[tuple[TargetTraining, Sequence[AttackerWithAttack]]], *, fresh: bool
-    ) -> tuple[Trial, ...]:
+    def run_trials(self, trials: Sequence[PlannedTrial], *, fresh: bool) -> tuple[Trial, ...]:
         """Runs every trial that an earlier run has not finished."""
         if self.store is not None:
             self.store.begin(fresh=fresh)
-        self.progress.begin(sum(count_models(attackers) for _, attackers in trials))
+        self.progress.begin(sum(trial.models for trial in trials))
         try:
-            return tuple(self.load_or_run_trial(n, *trial) for n, trial in enumerate(trials))
+            return tuple(self.load_or_run_trial(n, trial) for n, trial in enumerate(trials))
         except KeyholeError:
             if self.store is not None:
                 self.store.discard_if_empty()
             raise
 
-    def load_or_run_trial(
-        self, number: int, training: TargetTraining, attackers: Sequence[AttackerWithAttack]
-    ) -> Trial:
+    def load_or_run_trial(self, number: int, trial: PlannedTrial) -> Trial:
         """A trial as an earlier run found it; if there is none, it is run and saved."""
         if self.store is None:
-            return self.run_trial(training, attackers)
-        key = self.compute_key(training, attackers)
+            return self.run_trial(trial)
+        key = self.compute_key(trial)
         known = self.store.read_trial(number, key)
         if known is not None:
-            self.progress.advance(count_models(attackers))
+            self.progress.advance(trial.models)
             return known
-        found = self.run_trial(replace(training, cache=self.store), attackers)
+        training = replace(trial.training, cache=self.store)
+        found = self.run_trial(replace(trial, training=training))
         self.store.write_trial(number, key, found)
         return found
 
-    def compute_key(self, training: TargetTraining, attackers: Sequence[AttackerWithAttack]) -> str:
+    def compute_key(self, trial: PlannedTrial) -> str:
         """Tells a trial from those with other images, trainings or attackers."""
-        digest = hashlib.sha256()
-        names = [f"{attack} {attacker}" for attacker, attack in attackers]
+        digest, training = hashlib.sha256(), trial.training
+        names = [f"{attack} {attacker}" for attacker, attack in trial.attackers]
         facts = (str(training.defense), training.local, training.clients, training.rounds, names)
         digest.update(repr((facts, self.plan.model, training.mean, training.std)).encode())
         for part in (self.truth.members, self.truth.others, self.truth.public):
@@ -191,22 +203,21 @@ class MembershipRun:
             seed=derive(self.plan.seed, "attacker"),
         )
 
-    def check_trial(
-        self, training: TargetTraining, attackers: Sequence[AttackerWithAttack]
-    ) -> list[str]:
+    def check_trial(self, trial: PlannedTrial) -> list[str]:
         """Raises if anything does not fit; returns notes for the reader."""
+        training = trial.training
         model = training.network(0)
         training.defense.validate(model)
         notes = training.defense.caveats(model)
         problem = self.build_problem(model, training)
-        for _, attack in attackers:
+        for _, attack in trial.attackers:
             attack.check(problem)
             notes += attack.notes(problem)
         return notes
 
-    def run_trial(self, training: TargetTraining, attackers: Sequence[AttackerWithAttack]) -> Trial:
+    def run_trial(self, trial: PlannedTrial) -> Trial:
         """Trains the target model and runs every attacker against it."""
-        began = time.perf_counter()
+        began, training = time.perf_counter(), trial.training
         self.progress.show(f"{training.defense}: the model trains")
         seed = derive(self.plan.seed, "target")
         (model,) = next(training.train_models([self.truth.members], [seed], self.progress.advance))
@@ -224,7 +235,7 @@ class MembershipRun:
             train_loss=train_loss,
             test_loss=test_loss,
             seconds=seconds,
-            inferences=tuple(self.run_attacker(problem, *each) for each in attackers),
+            inferences=tuple(self.run_attacker(problem, *each) for each in trial.attackers),
         )
 
     def run_attacker(
@@ -252,11 +263,6 @@ class MembershipRun:
             roc=tuple(curve.plot_points()),
             seconds=time.perf_counter() - began,
         )
-
-
-def count_models(attackers: Sequence[AttackerWithAttack]) -> int:
-    """The number of models that a trial trains: the target and the attackers' own."""
-    return 1 + sum(attack.own_models for _, attack in attackers)
 
 
 def evaluate(problem: MembershipProblem, images: LabelledImages) -> tuple[float, float]:
