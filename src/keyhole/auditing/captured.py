@@ -176,7 +176,7 @@ class CapturedRun:
             model=model,
             data=self.data,
             defenses=(training.defense,),
-            attacks=tuple(choose_attacks(self.stage, training, scored=scored)),
+            attacks=tuple(configure_attacks(self.stage, training, scored=scored)),
             chosen=self.stage.attacks != (AUTO,) or bool(left_out),
             victims=victims,
             public=self._choose_public(victims),
@@ -244,7 +244,7 @@ def label_group(group: Sequence[CapturedClient], *, several: bool) -> str:
     return f"{who} of {'1 image' if images == 1 else f'{images} images'}"
 
 
-def choose_attacks(stage: Stage, training: CapturedTraining, *, scored: bool) -> list[Attack]:
+def configure_attacks(stage: Stage, training: CapturedTraining, *, scored: bool) -> list[Attack]:
     """The attacks to try, without what only a simulation could give them."""
     found = [untold(tuned(attack, stage), scored) for attack in attacks_of(stage)]
     return [in_all_orders(attack, training.orders) for attack in found]
