@@ -13,6 +13,7 @@ import keyhole
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
 
@@ -34,11 +35,38 @@ def ran(code: str) -> dict[str, Any]:
 
 
 def test_each_python_example_of_the_readme_runs_by_itself(capsys):
-    audit, parts = blocks(README)
+    audit, parts, own_gradient, own_loop = blocks(README)
     ran(audit)
     assert "none broken by linear (naive): 4 of 4 images read" in capsys.readouterr().out
     ran(parts)
     assert float(re.search(r"tensor\(\[([\d.]+)\]", capsys.readouterr().out).group(1)) > 40
+    names = ran(own_gradient)
+    assert names["result"].attack == "linear"
+    assert names["result"].pixels.float().allclose(names["secret"], atol=1e-3)
+    names = ran(own_loop)
+    assert names["weights"].keys() == names["model"].state_dict().keys()
+    assert "noise_norm" in names["client"].telemetry
+
+
+def test_the_page_on_results_runs_from_top_to_bottom(keyhole, tmp_path, capsys):
+    pytest.importorskip("pandas")
+    pytest.importorskip("jsonschema")
+    commands = re.findall(r"^keyhole (.*?)(?: +#.*)?$", RESULTS, re.M)
+    assert len(commands) == 11
+    for command in commands:
+        code, _, _ = keyhole(*shlex.split(command))
+        assert code == 0, command
+    load, validate, compare = blocks(RESULTS)
+    ran(load)
+    assert "psnr_worst" in capsys.readouterr().out
+    assert (tmp_path / "one.tex").read_text().startswith("% Needs")
+    ran(validate)
+    ran(compare)
+    shown = capsys.readouterr().out
+    rows = re.findall(r"\| ([-+][\d.]+) (\[.*?\]) \| (\w+)", RESULTS)
+    assert len(rows) == 3
+    for difference, interval, leak in rows:
+        assert f"{difference} dB {interval}, leak: {leak}" in shown
 
 
 @pytest.fixture(scope="module")

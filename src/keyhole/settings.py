@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, TypeVar, cast, get_args
@@ -33,6 +34,13 @@ class Settings(BaseModel):
     """A frozen record of what was asked for; the text below a field describes it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        """Adds an ``Args:`` section, made of the texts below the fields, to the docstring."""
+        fields = cls.model_fields.items()
+        lines = [f"    {n}: {' '.join(f.description.split())}" for n, f in fields if f.description]
+        cls.__doc__ = "\n".join([inspect.cleandoc(cls.__doc__ or ""), "", "Args:", *lines])
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

@@ -37,7 +37,7 @@ def test_another_model_is_told_in_a_line(seen: Path, keyhole: Keyhole, tmp_path:
         (("--clients", "8"), "client 8 did not answer in round 1"),
         (("--truth", "nowhere.json"), "nowhere.json cannot be read"),
         (("--truth", "torn.json"), "torn.json cannot be read"),
-        (("--truth", "odd.json"), "odd.json is no truth"),
+        (("--truth", "odd.json"), "odd.json is not a truth file"),
         (("--attack", "patch-lstq"), "did you mean patch-lstsq"),
         (("--captured", "empty"), "holds no captured round"),
         (("--captured", "nowhere"), "is not a folder"),

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from keyhole.auditing import Stage
-from keyhole.auditing.captured_training import defense_of, recipe_of
+from keyhole.auditing.captured_training import infer_training
+from keyhole.auditing.claimed_defenses import choose_defense
 from keyhole.defenses import Dropout, Gaussian, NoDefense
 
 
@@ -26,7 +27,7 @@ TOLD: Mapping[str, Any] = {
 
 
 def test_a_recipe_that_is_told_needs_no_assumption() -> None:
-    found = recipe_of(TOLD, stage())
+    found = infer_training(TOLD, stage())
     assert (found.examples, found.steps, found.lr, found.batch_size) == (4, 1, 0.1, 4)
     assert (found.mode, found.notes) == ("eval", ())
 
@@ -36,7 +37,7 @@ def test_the_learning_rate_goes_by_many_names(name: str) -> None:
     told = {**TOLD, name: 0.25}
     if name != "lr":
         del told["lr"]
-    assert recipe_of(told, stage()).lr == 0.25
+    assert infer_training(told, stage()).lr == 0.25
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_the_learning_rate_goes_by_many_names(name: str) -> None:
     ],
 )
 def test_what_is_assumed_is_said(gone: str, word: str) -> None:
-    found = recipe_of({k: v for k, v in TOLD.items() if k != gone}, stage())
+    found = infer_training({k: v for k, v in TOLD.items() if k != gone}, stage())
     (note,) = found.notes
     assert word in note
     assert (found.examples, found.steps, found.batch_size) == (4, 1, 4)
@@ -57,7 +58,7 @@ def test_what_is_assumed_is_said(gone: str, word: str) -> None:
 
 
 def test_of_a_client_that_tells_nothing_everything_is_assumed() -> None:
-    found = recipe_of({}, stage())
+    found = infer_training({}, stage())
     assert (found.examples, found.steps, found.lr, found.batch_size) == (1, 1, 1.0, 1)
     assert len(found.notes) == 4
     assert found.mode == "train"
@@ -65,22 +66,22 @@ def test_of_a_client_that_tells_nothing_everything_is_assumed() -> None:
 
 @pytest.mark.parametrize("lr", [0, -0.1, None, "0.1"])
 def test_a_learning_rate_that_cannot_be_is_not_believed(lr: object) -> None:
-    found = recipe_of({**TOLD, "lr": lr}, stage())
+    found = infer_training({**TOLD, "lr": lr}, stage())
     assert found.lr == 1.0
     assert "learning rate is not known" in found.notes[0]
 
 
 def test_what_the_user_says_wins() -> None:
-    found = recipe_of(TOLD, stage(lr=0.5, batch_size=2, steps=2, client_mode="train"))
+    found = infer_training(TOLD, stage(lr=0.5, batch_size=2, steps=2, client_mode="train"))
     assert found.mode == "train"
     assert found.examples == 4
     assert found.steps * found.lr == pytest.approx(1.0)
-    assert recipe_of(TOLD, stage(lr=0.5, steps=3)).steps == 3
+    assert infer_training(TOLD, stage(lr=0.5, steps=3)).steps == 3
 
 
 def test_a_mode_that_is_left_open_is_the_one_told() -> None:
-    assert recipe_of(TOLD, stage(client_mode=None)).mode == "eval"
-    assert recipe_of({**TOLD, "client-mode": "sleep"}, stage()).mode == "train"
+    assert infer_training(TOLD, stage(client_mode=None)).mode == "eval"
+    assert infer_training({**TOLD, "client-mode": "sleep"}, stage()).mode == "train"
 
 
 @pytest.mark.parametrize(
@@ -92,30 +93,32 @@ def test_a_mode_that_is_left_open_is_the_one_told() -> None:
     ],
 )
 def test_training_that_is_not_plain_is_said(told: dict[str, Any], word: str) -> None:
-    assert any(word in note for note in recipe_of({**TOLD, **told}, stage()).notes)
+    assert any(word in note for note in infer_training({**TOLD, **told}, stage()).notes)
 
 
 def test_momentum_does_not_matter_in_a_single_step() -> None:
-    assert recipe_of({**TOLD, "momentum": 0.9, "optimiser": "sgd"}, stage()).notes == ()
+    assert infer_training({**TOLD, "momentum": 0.9, "optimiser": "sgd"}, stage()).notes == ()
 
 
 def test_steps_of_several_batches_amount_to_the_same_training() -> None:
-    found = recipe_of({**TOLD, "num-examples": 100, "batch-size": 10, "local-epochs": 2}, stage())
+    found = infer_training(
+        {**TOLD, "num-examples": 100, "batch-size": 10, "local-epochs": 2}, stage()
+    )
     assert found.examples == 100
     assert found.steps * found.lr == pytest.approx(20 * 0.1)
     assert any("which image was in which of the 20 steps is not known" in n for n in found.notes)
 
 
 def test_a_batch_larger_than_the_client_is_all_its_images() -> None:
-    assert recipe_of({**TOLD, "batch-size": 64}, stage()).batch_size == 4
+    assert infer_training({**TOLD, "batch-size": 64}, stage()).batch_size == 4
 
 
 def test_the_defense_is_the_users_then_the_messages_then_none() -> None:
     told = {"defense": "dropout(p=0.3)"}
-    assert defense_of(told, stage()) == Dropout(p=0.3)
-    assert defense_of(told, stage(defenses=("gaussian(sigma=0.2)",))) == Gaussian(sigma=0.2)
-    assert defense_of({}, stage()) == NoDefense()
-    assert defense_of({"defense": "homemade"}, stage()) == NoDefense()
+    assert choose_defense(told, stage()) == Dropout(p=0.3)
+    assert choose_defense(told, stage(defenses=("gaussian(sigma=0.2)",))) == Gaussian(sigma=0.2)
+    assert choose_defense({}, stage()) == NoDefense()
+    assert choose_defense({"defense": "homemade"}, stage()) == NoDefense()
 
 
 def test_what_clients_did_is_told_apart_from_what_attacks_take_it_for() -> None:
@@ -126,14 +129,14 @@ def test_what_clients_did_is_told_apart_from_what_attacks_take_it_for() -> None:
         "num-examples": 600,
         "local-epochs": 1,
     }
-    found = recipe_of(told, stage())
+    found = infer_training(told, stage())
     assert (found.steps, found.lr) == (1, pytest.approx(0.19))
     assert found.clients_did == "19 steps of sgd, lr 0.01, momentum 0.9 (1 epoch in batches of 32)"
-    given = recipe_of(told, stage(lr=0.5, steps=2, batch_size=300))
+    given = infer_training(told, stage(lr=0.5, steps=2, batch_size=300))
     assert given.clients_did == "2 steps of sgd, lr 0.5, momentum 0.9 (batches of 300)"
 
 
 def test_an_optimiser_that_is_no_name_is_not_repeated() -> None:
     for odd in ("x" * 999, "[/b]", "a\nb", 3):
-        did = recipe_of({**TOLD, "optimiser": odd}, stage()).clients_did
+        did = infer_training({**TOLD, "optimiser": odd}, stage()).clients_did
         assert did == "1 step of unknown, lr 0.1 (1 epoch in batches of 4)"

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from captures import audited, change_json, manifest, ssims
-from keyhole.auditing.captured_clients import alike
+from keyhole.auditing.captured_clients import group_clients
 from keyhole.data import load
 from keyhole.federation import TrainingPlan, assemble, client_generator, train
 from keyhole.seeds import generator
@@ -68,7 +68,7 @@ def test_clients_of_one_recipe_are_attacked_as_one(seen: Path) -> None:
     result = audited(seen, attacks=("patch-lstsq",))
     assert [f.recipe["lr"] for f in result.findings] == [0.03, 0.5]
     assert [f.recipe["nodes"] for f in result.findings] == ["0,2", "1"]
-    assert alike([]) == []
+    assert group_clients([]) == []
 
 
 def test_as_many_clients_of_another_recipe_are_judged_apart(seen: Path) -> None:

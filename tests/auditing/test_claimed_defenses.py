@@ -11,8 +11,9 @@ from torch import nn
 
 from captures import audited, change_json, manifest
 from keyhole.auditing import AuditResult, Stage
-from keyhole.auditing.captured import Models
-from keyhole.auditing.captured_training import LONGEST_CLAIM, believe_claims, parse_claim, recipe_of
+from keyhole.auditing.captured_model import CapturedModel
+from keyhole.auditing.captured_training import infer_training
+from keyhole.auditing.claimed_defenses import MAX_CLAIM, add_claim, parse_claim
 from keyhole.data import load
 from keyhole.defenses import DefenseSpec, Mjp, NoDefense
 from keyhole.errors import BadUpdate
@@ -85,13 +86,13 @@ UNREADABLE = [
 @pytest.mark.parametrize("words", UNREADABLE)
 def test_a_claim_that_cannot_be_read_is_only_text(words: Any) -> None:
     stage = Stage()
-    believed, notes = believe_claims({"lr": 0.1}, {"defense": words}, stage, nn.Linear(2, 2))
-    recipe = recipe_of(believed, stage)
-    assert recipe.defense == NoDefense()
-    (note,) = [n for n in (*notes, *recipe.notes) if "is not known here" in n]
+    messages, notes = add_claim({"lr": 0.1}, {"defense": words}, stage, nn.Linear(2, 2))
+    training = infer_training(messages, stage)
+    assert training.defense == NoDefense()
+    (note,) = [n for n in (*notes, *training.notes) if "is not known here" in n]
     assert "attackers do without it" in note
     assert note.isprintable()
-    assert len(note) < LONGEST_CLAIM + 200
+    assert len(note) < MAX_CLAIM + 200
 
 
 def test_hostile_claims_cost_nobody_else(seen: Path) -> None:
@@ -110,10 +111,10 @@ def test_a_model_with_the_parameters_of_a_claimed_defense_is_found(tmp_path: Pat
     CaptureWriter(tmp_path).write_round(1, weights, replies)
     (seen,) = Capture.open(tmp_path).rounds
     stage = Stage(model="vit-small", data="digits", captured=tmp_path)
-    assert set(Models(stage, data, 0, CPU).of(seen).state_dict()) == set(weights)
+    assert set(CapturedModel(stage, data, 0, CPU).load_round(seen).state_dict()) == set(weights)
     named = Stage(**{**stage.model_dump(exclude_unset=True), "defenses": ("none",)})
     with pytest.raises(BadUpdate):
-        Models(named, data, 0, CPU).of(seen)
+        CapturedModel(named, data, 0, CPU).load_round(seen)
 
 
 def test_a_claim_that_the_model_cannot_fulfil_stops_nobody(seen: Path) -> None:

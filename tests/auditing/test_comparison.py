@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from keyhole.auditing import AuditResult, Plan, Stage, compare_results, run_plan
 from keyhole.auditing.comparison import RunComparison, compare_runs
-from keyhole.auditing.differences import Leak, judge_difference, unpaired_interval
+from keyhole.auditing.differences import Leak, compute_unpaired_interval, judge_difference
 from keyhole.auditing.pairing import pair_findings
 from keyhole.errors import BadValue
 
@@ -248,7 +248,7 @@ def test_a_difference_is_clear_where_its_interval_leaves_out_zero(
 def test_means_of_other_images_have_an_interval_of_their_own() -> None:
     draw = np.random.default_rng(1)
     first, second = draw.normal(0, 1, 400), draw.normal(1, 1, 900)
-    low, high = unpaired_interval(first, second)
+    low, high = compute_unpaired_interval(first, second)
     centre, spread = second.mean() - first.mean(), np.sqrt(1 / 400 + 1 / 900)
     assert (low, high) == pytest.approx((centre - 1.96 * spread, centre + 1.96 * spread), abs=0.02)
 

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from guarded_updates import digits, uploaded
-from keyhole.attacks import LabelInference
 from keyhole.auditing import own_images
-from keyhole.auditing.guard import Guard, choose_iterative
+from keyhole.auditing.attack_choice import choose_iterative
+from keyhole.auditing.guard import Guard
 from keyhole.auditing.own_images import compare_losses
 from keyhole.data import load
 from keyhole.defenses import Defense, Dropout, NoDefense
 from keyhole.models import build
-from keyhole.threat import Attacker, Observation, Server
+from keyhole.threat import Knowledge, Observation, Server
 from keyhole.update import Update
 
 
@@ -135,9 +135,8 @@ def test_an_update_that_lost_its_meaning_has_no_losses_to_compare() -> None:
 
 
 def victim(model: nn.Module) -> Observation:
-    guard = Guard(model=model, data=digits)
-    known = guard.knowledge(LabelInference(), Attacker.NAIVE, digits.labels[[5]])
-    return Server(model).receive(uploaded(model, [5]), known)
+    knowledge = Knowledge(shape=digits.shape, classes=10, mean=digits.mean, std=digits.std)
+    return Server(model).receive(uploaded(model, [5]), knowledge)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from keyhole.attacks.membership import Lira, LossThreshold, ShadowModels
-from keyhole.auditing.membership import (
-    MembershipPlan,
-    MembershipResult,
-    drawn,
-    infer_membership,
-    rows_of,
-)
+from keyhole.auditing import MembershipPlan, MembershipResult, infer_membership
+from keyhole.auditing.membership import list_attackers
+from keyhole.auditing.membership_truth import draw_truth
 from keyhole.data import ImageSet, load
 from keyhole.defenses import ClientSide, Defense, Gaussian, NoDefense
 from keyhole.errors import BadValue, DoesNotFit, KeyholeError, UnknownName
@@ -134,7 +130,7 @@ def test_only_who_knows_the_defense_sees_through_it() -> None:
 def test_who_knows_the_defense_is_added_where_that_tells(
     defense: Defense, views: int, adaptive: list[str]
 ) -> None:
-    rows = rows_of([LossThreshold(), ShadowModels(), Lira(views=3)], defense, views)
+    rows = list_attackers([LossThreshold(), ShadowModels(), Lira(views=3)], defense, views)
     naive = [a.label for who, a in rows if who is Attacker.NAIVE]
     assert naive == ["loss", "shadow", "lira(views=3)"]
     assert [a.label for who, a in rows if who is Attacker.ADAPTIVE] == adaptive
@@ -151,19 +147,19 @@ def test_the_same_plan_gives_the_same_findings_and_another_seed_others() -> None
 
 def test_a_model_stands_after_some_epochs_where_it_passes_on_its_way() -> None:
     settings = plan(attacks="loss", epochs=4, at=(2, 3, 9))
-    assert settings.stops == [2, 3, 4]
+    assert settings.attacked_epochs == [2, 3, 4]
     on_its_way = infer_membership(settings).trials[0]
     alone = infer_membership(plan(attacks="loss", epochs=2)).trials[0]
     assert on_its_way.inferences[0].roc == alone.inferences[0].roc
     assert on_its_way.train_loss == alone.train_loss
-    short, long = (list(settings.training(e).batches(40, torch.Generator())) for e in (2, 4))
+    short, long = (list(settings.build_training(e).batches(40, torch.Generator())) for e in (2, 4))
     assert all(a == b and torch.equal(x, y) for (a, x), (b, y) in zip(short, long, strict=False))
 
 
 def test_several_clients_share_the_members_and_their_global_model_is_attacked() -> None:
     settings = plan(attacks="loss", clients=4, epochs=20, local_epochs=2, at=(3,))
-    assert (settings.rounds(20), settings.training(20).epochs) == (10, 2)
-    assert (settings.rounds(1), settings.training(1).epochs) == (1, 1)
+    assert (settings.count_rounds(20), settings.build_training(20).epochs) == (10, 2)
+    assert (settings.count_rounds(1), settings.build_training(1).epochs) == (1, 1)
     found = infer_membership(settings, data=random_labels())
     assert [trial.epochs for trial in found.trials] == [4, 20]
     early, late = (trial.inferences[0].auc for trial in found.trials)
@@ -177,7 +173,7 @@ def test_members_others_and_public_images_are_strangers_to_each_other() -> None:
         image.numpy().tobytes(): int(g)
         for image, g in zip(photos.images(range(len(photos))), photos.groups, strict=True)
     }
-    truth = drawn(photos, plan(members=7), CPU)
+    truth = draw_truth(photos, plan(members=7), CPU)
     parts = [truth.members, truth.others, truth.public]
     groups = [{owner[i.numpy().tobytes()] for i in part.images} for part in parts]
     assert [len(part) for part in parts[:2]] == [7, 7]
@@ -189,12 +185,12 @@ def test_members_others_and_public_images_are_strangers_to_each_other() -> None:
 
 def test_candidates_are_shuffled_and_the_judge_can_tell_them_apart() -> None:
     digits = load("digits")
-    truth = drawn(digits, plan(), CPU)
+    truth = draw_truth(digits, plan(), CPU)
     assert len(truth.public) == 100
     candidates = truth.candidates
     assert not torch.equal(candidates.images[:40], truth.members.images)
     sums = candidates.images.sum((1, 2, 3))
-    members, others = truth.apart(sums)
+    members, others = truth.split_scores(sums)
     assert sorted(members.tolist()) == sorted(truth.members.images.sum((1, 2, 3)).tolist())
     assert sorted(others.tolist()) == sorted(truth.others.images.sum((1, 2, 3)).tolist())
 
@@ -230,9 +226,9 @@ def test_progress_counts_every_model_that_is_trained() -> None:
 
 
 def test_shadow_models_are_as_many_as_the_attack_or_else_the_plan_says() -> None:
-    attacks = plan(attacks="loss,shadow(shadows=3),lira", shadows=6).attackers()
+    attacks = plan(attacks="loss,shadow(shadows=3),lira", shadows=6).build_attacks()
     assert [attack.own_models for attack in attacks] == [0, 3, 6]
-    assert [attack.own_models for attack in plan(attacks="loss,shadow,lira").attackers()] == [
+    assert [attack.own_models for attack in plan(attacks="loss,shadow,lira").build_attacks()] == [
         0,
         8,
         16,

@@ -16,9 +16,8 @@ import pytest
 import torch
 
 from keyhole.attacks.membership import TargetTraining, target_training
-from keyhole.auditing import membership_store
-from keyhole.auditing.membership import MembershipPlan, MembershipResult, infer_membership
-from keyhole.auditing.membership_store import MembershipStore, read_result
+from keyhole.auditing import MembershipPlan, MembershipResult, infer_membership, membership_store
+from keyhole.auditing.membership_store import MembershipStore, read_membership_result
 from keyhole.data import load
 from keyhole.errors import RunFolderError
 from keyhole.lock import FolderLock
@@ -201,29 +200,29 @@ def test_a_trial_that_is_none_is_told_in_words(tmp_path: Path, text: str) -> Non
     (tmp_path / "trials").mkdir()
     (tmp_path / "trials" / "0-a.json").write_text(text)
     with pytest.raises(RunFolderError, match=r"is damaged .*--fresh"):
-        store.trial(0, "a")
+        store.read_trial(0, "a")
 
 
 def test_a_result_is_read_as_it_was_written(tmp_path: Path) -> None:
     settings = plan(attacks="loss,lira", epochs=1)
     result = infer_membership(settings, out=tmp_path)
-    assert read_result(tmp_path) == result
+    assert read_membership_result(tmp_path) == result
     path = tmp_path / "result.json"
     found = json.loads(path.read_text())
     found["trials"][0]["inferences"][0]["auc"] = "high"
     path.write_text(json.dumps(found))
     with pytest.raises(RunFolderError, match=r"is damaged \(trials.0.inferences.0.auc: "):
-        read_result(tmp_path)
+        read_membership_result(tmp_path)
     path.unlink()
     with pytest.raises(RunFolderError, match="holds no result yet"):
-        read_result(tmp_path)
+        read_membership_result(tmp_path)
 
 
 def test_a_broken_model_file_is_told_in_words(tmp_path: Path) -> None:
     store = MembershipStore(tmp_path, {})
-    store.model("a").parent.mkdir()
-    store.model("a").write_bytes(b"nothing")
-    with pytest.raises(RunFolderError, match="start anew with --fresh"):
+    store.model_path("a").parent.mkdir()
+    store.model_path("a").write_bytes(b"nothing")
+    with pytest.raises(RunFolderError, match="start over with --fresh"):
         store.load("a")
 
 

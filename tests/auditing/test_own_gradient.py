@@ -11,8 +11,8 @@ from torch.nn.functional import cross_entropy
 
 import keyhole
 from keyhole.attacks import InvertingGradients
-from keyhole.auditing import own_gradient
-from keyhole.auditing.client_mode import choose_mode, used_batch_statistics
+from keyhole.auditing import gradient_search
+from keyhole.auditing.client_mode import choose_mode, detect_batch_statistics
 from keyhole.data import load
 from keyhole.errors import BadUpdate, BadValue, DoesNotFit
 from keyhole.metrics import assign_reconstructions, psnr
@@ -131,7 +131,7 @@ def test_a_wrong_mode_makes_attacks_look_weak() -> None:
 def test_where_the_gradient_does_not_tell_the_lesser_loss_does(
     mode: ClientMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_gradient, "used_batch_statistics", lambda *_: None)
+    monkeypatch.setattr(gradient_search, "detect_batch_statistics", lambda *_: None)
     model = network(nn.BatchNorm2d(8))
     found = keyhole.attack_gradient(
         model,
@@ -219,9 +219,9 @@ def test_batch_statistics_show_in_gradients_of_any_size(kind: type, mode: Client
     else:
         model = build("resnet18", classes=10, channels=1, image_size=8)
     update = Update.from_gradient(gradient_of(model, (3, 5, 7, 9), mode), model=model, batch_size=4)
-    assert used_batch_statistics(model, update) is (mode == "train")
+    assert detect_batch_statistics(model, update) is (mode == "train")
 
 
 def test_a_model_without_batch_norms_shows_nothing_of_them() -> None:
-    assert used_batch_statistics(MLP, Update.from_gradient(gradient_of(MLP), model=MLP)) is None
+    assert detect_batch_statistics(MLP, Update.from_gradient(gradient_of(MLP), model=MLP)) is None
     assert choose_mode(batch_statistics=False, norms=True, drops=True) == "frozen-norm"

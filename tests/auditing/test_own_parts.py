@@ -14,8 +14,7 @@ import torch
 
 import keyhole
 from keyhole import report
-from keyhole.auditing import Store
-from keyhole.auditing.membership import MembershipPlan, infer_membership
+from keyhole.auditing import MembershipPlan, Store, infer_membership
 from keyhole.errors import BadValue, DoesNotFit, UnknownName
 from keyhole.metrics import METRICS, ImageMetric, Metric, choose_metrics
 from keyhole.registry import spell_part

@@ -14,9 +14,16 @@ from typing import Any
 import pytest
 
 import keyhole
-from keyhole.auditing import AuditResult, Plan, Stage, run_plan
+from keyhole.auditing import (
+    AuditResult,
+    MembershipPlan,
+    MembershipResult,
+    Plan,
+    Stage,
+    infer_membership,
+    run_plan,
+)
 from keyhole.auditing.latex import escape
-from keyhole.auditing.membership import MembershipPlan, MembershipResult, infer_membership
 from keyhole.errors import DoesNotFit, RunFolderError
 
 pandas = pytest.importorskip("pandas")

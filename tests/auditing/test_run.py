@@ -99,8 +99,8 @@ def test_a_continued_run_does_not_repeat_what_is_done(tmp_path, monkeypatch):
 @pytest.mark.parametrize("size", [1, 3, 32])
 def test_a_run_continued_with_chunks_of_another_size_loses_no_victim(tmp_path, monkeypatch, size):
     """As on another device, or with another amount of memory."""
-    with monkeypatch.context() as patched, pytest.raises(Killed):
-        patched.setattr(RUN, "VICTIMS_AT_ONCE", 2)
+    monkeypatch.setattr(RUN, "VICTIMS_AT_ONCE", 2)
+    with pytest.raises(Killed):
         run_plan(PLAN, out=tmp_path, progress=KillAfter(17))
     monkeypatch.setattr(RUN, "VICTIMS_AT_ONCE", size)
     assert without_times(run_plan(PLAN, out=tmp_path)) == without_times(run_plan(PLAN))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from keyhole.attacks import ATTACKS
 from keyhole.auditing import audit
-from keyhole.auditing.guard import choose_iterative
+from keyhole.auditing.attack_choice import choose_iterative
 from keyhole.auditing.plan import Stage
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.auditing.stage_attacks import choose_attackers, find_adaptive_attacks

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from keyhole.auditing import AuditResult, Plan, Stage, run_plan
-from keyhole.auditing.membership import MembershipPlan, infer_membership
+from keyhole.auditing import AuditResult, MembershipPlan, Plan, Stage, infer_membership, run_plan
 from keyhole.errors import BadValue
 from keyhole.report import write_figures
 from keyhole.report.drawing import draw_losses, draw_sweep

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from keyhole.auditing.membership import MembershipPlan, MembershipResult, Trial, infer_membership
+from keyhole.auditing import MembershipPlan, MembershipResult, infer_membership
+from keyhole.auditing.membership_result import Trial
 from keyhole.report.membership_page import render
 from keyhole.report.membership_view import headline
 

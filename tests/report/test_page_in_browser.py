@@ -3,8 +3,7 @@ import shutil
 
 import pytest
 
-from keyhole.auditing import Plan, Stage, run_plan
-from keyhole.auditing.membership import MembershipPlan, infer_membership
+from keyhole.auditing import MembershipPlan, Plan, Stage, infer_membership, run_plan
 from keyhole.report import membership_page, write
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")

@@ -10,11 +10,13 @@ from keyhole.lazy import import_on_demand
 if TYPE_CHECKING:
     from keyhole.auditing.comparison import Comparison, compare_results
     from keyhole.auditing.finding import Finding
+    from keyhole.auditing.gradient_search import GradientAttackResult
     from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
     from keyhole.auditing.launch import audit, run_plan
     from keyhole.auditing.membership import infer_membership
     from keyhole.auditing.membership_plan import MembershipPlan
-    from keyhole.auditing.own_gradient import GradientAttackResult, attack_gradient
+    from keyhole.auditing.membership_result import MembershipResult
+    from keyhole.auditing.own_gradient import attack_gradient
     from keyhole.auditing.plan import Plan, Stage, read_plan, tour
     from keyhole.auditing.results import AuditResult, load_result
     from keyhole.auditing.store import Store
@@ -28,6 +30,7 @@ __all__ = [
     "Finding",
     "GradientAttackResult",
     "MembershipPlan",
+    "MembershipResult",
     "Plan",
     "Progress",
     "Stage",

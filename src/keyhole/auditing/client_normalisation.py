@@ -1,4 +1,4 @@
-"""Which mean and std the clients' images were normalised by: said, recorded, assumed, or fitted."""
+"""The mean and std that normalised the clients' images: given, captured, assumed or fitted."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ PASS_THEM = "pass --mean and --std (mean=, std= in Python and in curious(...))"
 def normalise_as_captured(
     data: ImageSet, stage: Stage, about: Mapping[str, Any]
 ) -> tuple[ImageSet, bool, list[str]]:
-    """A captured run's images as its clients normalised them: as the user or the capture says.
+    """The images of a captured run, normalised as the user or the capture says.
 
-    Returns whether that is only assumed, and what a reader should know of it.
+    Returns also whether the normalisation is only assumed, and notes for the reader.
     """
     if stage.mean is not None and stage.std is not None:
         return data.with_normalisation(stage.mean, stage.std), False, []
@@ -40,26 +40,25 @@ def normalise_as_captured(
             return data.with_normalisation(mean, std), False, []
         except BadValue as error:
             notes.append(f"the mean and std that were captured cannot be used ({error})")
-    return data, True, [*notes, describe_assumption(data)]
+    return data, True, [*notes, note_captured_assumption(data)]
 
 
-def describe_assumption(data: ImageSet) -> str:
-    """That a data set's own mean and std are taken, and what to do about it."""
-    return (
-        f"how clients normalise their images is not known: the data set's own "
-        f"{Normalisation.of(data)} are assumed. With wrong values attacks look weaker than they "
-        f"are: {PASS_THEM}"
-    )
+def note_captured_assumption(data: ImageSet) -> str:
+    """Says that a data set's own mean and std are assumed of captured clients."""
+    return describe_assumption("clients normalise their images", data)
 
 
-def doubt_normalisation(stage: Stage, data: ImageSet, *, own_model: bool) -> tuple[str, ...]:
-    """A line where a model that was trained elsewhere is fed by the data set's own mean and std."""
+def note_assumption(stage: Stage, data: ImageSet, *, own_model: bool) -> tuple[str, ...]:
+    """Says that the data set's own mean and std are assumed, if the model is the user's own."""
     if stage.mean is not None or not (own_model or stage.weights or is_own(stage.model)):
         return ()
+    return (describe_assumption("the model's training normalised its images", data),)
+
+
+def describe_assumption(who: str, data: ImageSet) -> str:
     return (
-        f"how the model's training normalised its images is not known: the data set's own "
-        f"{Normalisation.of(data)} are assumed. With wrong values attacks look weaker than they "
-        f"are: {PASS_THEM}",
+        f"how {who} is not known: the data set's own {Normalisation.of(data)} are assumed. With "
+        f"wrong values attacks look weaker than they are: {PASS_THEM}"
     )
 
 
@@ -71,11 +70,11 @@ def attack_by_best_fit(
     *,
     exact: bool = True,
 ) -> Iterator[tuple[Reconstruction, Normalisation]]:
-    """Attacks, looks which normalisation the inputs it found fit, and attacks by that one.
+    """Attacks, fits a normalisation to the inputs that were found, and attacks again with it.
 
-    Nobody has said what the right one is, and nothing but what was found is looked at. Whole grey
-    levels, which may take a trial of each, can be found only in ``exact`` updates: those that no
-    defense has changed.
+    The fit uses only what the attack found, never the truth. If the fit is the assumed one but no
+    whole grey levels appear, the common normalisations are tried one by one; that works only on
+    ``exact`` updates, which no defense has changed.
     """
     found = list(attack.on_many(observations, checkpointer))
     images = [each.images for each in found if each.images is not None]
@@ -89,26 +88,28 @@ def attack_by_best_fit(
         f"what {attack.name} found fits {fit.name} ({fit}) better than the assumed {assumed}: it "
         "is shown and scored by that"
     )
-    for each in attack.on_many([suppose(fit, each) for each in observations], checkpointer):
+    for each in attack.on_many(
+        [assume_normalisation(fit, each) for each in observations], checkpointer
+    ):
         yield replace(each, notes=(*each.notes, note)), fit
 
 
 def find_by_trial(
     attack: Attack, observation: Observation, checkpointer: Checkpointer
 ) -> Normalisation | None:
-    """The common normalisation by which the attack finds whole grey levels in one client.
+    """The common normalisation with which the attack finds whole grey levels in one client.
 
-    An attack that needs the pixels' range to find the inputs' scale finds none by a wrong one.
+    An attack that needs the range of pixels to find the scale of inputs fails with a wrong one.
     """
     for choice in common_normalisations(observation.knowledge.shape[0]):
-        found = list(attack.on_many([suppose(choice, observation)], checkpointer))
+        found = list(attack.on_many([assume_normalisation(choice, observation)], checkpointer))
         if _finds_grey_levels(found, choice):
             return choice
     return None
 
 
-def suppose(normalisation: Normalisation, observation: Observation) -> Observation:
-    """The observation of one who takes the images to be normalised so."""
+def assume_normalisation(normalisation: Normalisation, observation: Observation) -> Observation:
+    """The observation of an attacker who assumes this normalisation."""
     mean, std = normalisation.mean, normalisation.std
     return replace(observation, knowledge=replace(observation.knowledge, mean=mean, std=std))
 

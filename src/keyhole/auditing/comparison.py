@@ -1,4 +1,4 @@
-"""Audits compared: what each attacker sees more or less of, and which verdicts changed."""
+"""Compares audits: what each attacker sees more or less of, and which verdicts changed."""
 
 from __future__ import annotations
 
@@ -18,28 +18,34 @@ from keyhole.errors import BadValue
 
 COMPARISON_VERSION = 1
 """``schema_version`` of what ``keyhole compare --json`` prints."""
-UNREMARKABLE = ("indices", "fingerprint", "gallery", "left_out", "victims")
-"""Parts of a recipe whose changes are said elsewhere, or say nothing."""
+IGNORED = ("indices", "fingerprint", "gallery", "left_out", "victims")
+"""Parts of a recipe whose changes are reported elsewhere, or mean nothing."""
 
 
 @dataclass(frozen=True)
 class FindingPair:
-    """One attacker in two runs."""
+    """One attacker in two runs.
+
+    Args:
+        first: The finding of the first run.
+        second: The finding of the second run.
+        differences: The difference of each metric that both findings have.
+        images: The paired images, by their indices in the data set.
+        unpaired: Why images are not paired; empty if they are.
+        changes: What else differs, one line each: parameters of the attack, and the recipe.
+    """
 
     first: Finding
     second: Finding
     differences: dict[str, Difference]
     images: tuple[int, ...]
-    """The images that are paired, by their indices in the data set."""
     unpaired: str
-    """Why images are not paired; empty where they are."""
     changes: tuple[str, ...]
-    """What else differs: parameters of the attack, and the recipe."""
 
     def to_json(self) -> dict[str, Any]:
         """The pair as JSON holds it."""
         return {
-            **name_finding(self.first),
+            **identify_finding(self.first),
             "keys": [self.first.key, self.second.key],
             "paired": not self.unpaired,
             "why_not_paired": self.unpaired or None,
@@ -51,40 +57,58 @@ class FindingPair:
 
 @dataclass(frozen=True)
 class VerdictPair:
-    """The verdict on one defense in two runs; None where a run does not have it."""
+    """The verdict on one defense in two runs.
+
+    Args:
+        first: The verdict of the first run; None if it has none.
+        second: The verdict of the second run; None if it has none.
+    """
 
     first: Verdict | None
     second: Verdict | None
 
     @property
     def either(self) -> Verdict:
-        """One of the two, for what they have in common."""
+        """One of the two, for what both have in common."""
         found = self.first or self.second
         assert found is not None
         return found
 
     @property
     def changed(self) -> bool:
-        """Whether both runs judged the defense, and not alike."""
+        """Whether both runs judged the defense, with different verdicts."""
         return bool(self.first and self.second and self.first.status != self.second.status)
 
     def to_json(self) -> dict[str, Any]:
         """The pair as JSON holds it."""
-        both = (self.first, self.second)
+        first, second = self.first, self.second
         return {
             "model": self.either.model,
             "data": self.either.data,
             "defense": label_defense(self.either.defense),
             "changed": self.changed,
-            **dict(zip(("first", "second"), (v and v.status for v in both), strict=True)),
-            **dict(zip(("first_read", "second_read"), (v and v.read for v in both), strict=True)),
-            **dict(zip(("first_by", "second_by"), (v and v.by for v in both), strict=True)),
+            "first": first and first.status,
+            "second": second and second.status,
+            "first_read": first and first.read,
+            "second_read": second and second.read,
+            "first_by": first and first.by,
+            "second_by": second and second.by,
         }
 
 
 @dataclass(frozen=True)
 class RunComparison:
-    """One run against another."""
+    """One run against another.
+
+    Args:
+        first: The run that the other is compared with.
+        second: The other run.
+        findings: Findings that both runs have.
+        verdicts: Verdicts that one or both runs have.
+        only_first: Findings that only the first run has.
+        only_second: Findings that only the second run has.
+        notes: What a reader should know, one line each.
+    """
 
     first: AuditResult
     second: AuditResult
@@ -101,15 +125,20 @@ class RunComparison:
             "second": self.second.run,
             "verdicts": [v.to_json() for v in self.verdicts],
             "findings": [f.to_json() for f in self.findings],
-            "only_in_first": [name_finding(f) for f in self.only_first],
-            "only_in_second": [name_finding(f) for f in self.only_second],
+            "only_in_first": [identify_finding(f) for f in self.only_first],
+            "only_in_second": [identify_finding(f) for f in self.only_second],
             "notes": list(self.notes),
         }
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Several runs, each compared with the first."""
+    """Several runs, each compared with the first.
+
+    Args:
+        runs: The runs.
+        comparisons: One for each run but the first.
+    """
 
     runs: tuple[AuditResult, ...]
     comparisons: tuple[RunComparison, ...]
@@ -127,7 +156,7 @@ def compare_results(results: Sequence[AuditResult]) -> Comparison:
     """Compares each audit with the first: attacker by attacker, image by image.
 
     Findings are paired by model, data, defense, attack and attacker; images by their indices in the
-    data set. Nothing that made the runs need be installed.
+    data set. The attacks, defenses, models and metrics of the runs need not be installed.
 
     Args:
         results: Two audits or more.
@@ -145,20 +174,20 @@ def compare_runs(first: AuditResult, second: AuditResult) -> RunComparison:
     """One audit against another."""
     stores = first.store, second.store
     pairs, only_first, only_second = pair_findings(first.findings, second.findings)
-    found = tuple(compare_findings(a, b, stores) for a, b in pairs)
+    compared = tuple(compare_findings(a, b, stores) for a, b in pairs)
     return RunComparison(
         first,
         second,
-        found,
+        compared,
         pair_verdicts(first.verdicts, second.verdicts),
         tuple(only_first),
         tuple(only_second),
-        notes_on(first, second, found),
+        write_notes(first, second, compared),
     )
 
 
 def compare_findings(
-    first: Finding, second: Finding, stores: tuple[Store | None, Store | None] = (None, None)
+    first: Finding, second: Finding, stores: tuple[Store | None, Store | None]
 ) -> FindingPair:
     """The differences of every metric that both findings have."""
     images, why = pair_images(first, second, stores)
@@ -166,69 +195,68 @@ def compare_findings(
     for name in first.metrics:
         if name in second.metrics:
             per_client = images is not None and name in PER_CLIENT
-            places = pair_clients(first, second) if per_client else images
-            differences[name] = compare_metric(first, second, name, places)
+            positions = pair_clients(first, second) if per_client else images
+            differences[name] = compare_metric(first, second, name, positions)
     shared = () if images is None else images.images
-    return FindingPair(first, second, differences, shared, why, changes_between(first, second))
+    return FindingPair(first, second, differences, shared, why, list_changes(first, second))
 
 
 def pair_verdicts(first: Sequence[Verdict], second: Sequence[Verdict]) -> tuple[VerdictPair, ...]:
-    """Verdicts on the same model, data and defense; those of one run alone come last."""
-    mine, theirs = ({verdict_key(v): v for v in each} for each in (first, second))
-    keys = dict.fromkeys([*mine, *theirs])
-    return tuple(VerdictPair(mine.get(key), theirs.get(key)) for key in keys)
+    """Pairs verdicts on the same model, data and defense; those of one run alone come last."""
+
+    def index(verdicts: Sequence[Verdict]) -> dict[tuple[str, str, str], Verdict]:
+        return {(v.model, v.data, label_defense(v.defense)): v for v in verdicts}
+
+    by_setting, others = index(first), index(second)
+    keys = dict.fromkeys([*by_setting, *others])
+    return tuple(VerdictPair(by_setting.get(key), others.get(key)) for key in keys)
 
 
-def verdict_key(verdict: Verdict) -> tuple[str, str, str]:
-    """What a verdict is on."""
-    return verdict.model, verdict.data, label_defense(verdict.defense)
-
-
-def changes_between(first: Finding, second: Finding) -> tuple[str, ...]:
-    """Parameters of the attack and parts of the recipe that differ: ``iterations: 50 -> 500``."""
+def list_changes(first: Finding, second: Finding) -> tuple[str, ...]:
+    """Parameters of the attack and parts of the recipe that changed: ``iterations: 50 -> 500``."""
     settings = [
-        {**{k: v for k, v in f.recipe.items() if k not in UNREMARKABLE}, **f.attack_parameters}
+        {**{k: v for k, v in f.recipe.items() if k not in IGNORED}, **f.attack_parameters}
         for f in (first, second)
     ]
-    return tuple(differing(settings[0], settings[1]))
+    return tuple(describe_changes(*settings))
 
 
-def differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
+def describe_changes(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[str]:
     """What differs between two sets of settings, one line each.
 
-    A setting that one of them does not know counts as switched off there.
+    A setting that one of them does not have counts as switched off there.
     """
     return [
         f"{name}: {first.get(name, 'not said')} -> {second.get(name, 'not said')}"
         for name in dict.fromkeys([*first, *second])
-        if as_json(first.get(name)) != as_json(second.get(name))
+        if simplify(first.get(name)) != simplify(second.get(name))
     ]
 
 
-def as_json(value: Any) -> Any:
-    """A tuple as the list that JSON makes of it; nothing, in whatever form, as None."""
+def simplify(value: Any) -> Any:
+    """A value in the form in which two are compared: tuples as lists, empty values as None."""
     if value is False or value in ("", [], (), {}):
         return None
     return list(value) if isinstance(value, tuple) else value
 
 
-def notes_on(
-    first: AuditResult, second: AuditResult, found: Sequence[FindingPair]
+def write_notes(
+    first: AuditResult, second: AuditResult, pairs: Sequence[FindingPair]
 ) -> tuple[str, ...]:
-    """What a reader should know of the whole comparison."""
+    """What a reader should know about the whole comparison."""
     notes = []
-    if not found:
+    if not pairs:
         notes.append("the runs have no finding in common: nothing is compared")
-    elif all(pair.unpaired for pair in found):
-        notes.append(f"no image can be paired, means alone are compared: {found[0].unpaired}")
+    elif all(pair.unpaired for pair in pairs):
+        notes.append(f"no image can be paired, means alone are compared: {pairs[0].unpaired}")
     if first.findings and second.findings:
         versions = (first.findings[0].versions, second.findings[0].versions)
-        notes += [f"software: {line}" for line in differing(*versions)]
+        notes += [f"software: {line}" for line in describe_changes(*versions)]
     return tuple(notes)
 
 
-def name_finding(finding: Finding) -> dict[str, str]:
-    """What a finding is called in both runs."""
+def identify_finding(finding: Finding) -> dict[str, str]:
+    """What identifies a finding in both runs."""
     return {
         "model": finding.model,
         "data": finding.data,
@@ -239,7 +267,7 @@ def name_finding(finding: Finding) -> dict[str, str]:
 
 
 def describe_run(run: AuditResult) -> dict[str, Any]:
-    """What is to be known of a whole run."""
+    """Facts about a whole run."""
     first = run.findings[0] if run.findings else None
     return {
         "run": run.run,

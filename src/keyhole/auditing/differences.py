@@ -11,31 +11,40 @@ from typing import Any
 import numpy as np
 
 from keyhole.auditing.finding import Finding
-from keyhole.auditing.pairing import Places
+from keyhole.auditing.pairing import Positions
 from keyhole.metrics import summarise
 from keyhole.metrics.statistics import LEVEL, RESAMPLES
 
-FEWEST = 6
-"""Images from which on a difference can be clear: five that all agree do so by chance once in
-sixteen times."""
+MIN_IMAGES = 6
+"""The smallest number of images for a clear difference: five that all agree do so by chance one
+time in sixteen."""
 
 
 class Leak(StrEnum):
-    """What the second run's attacker sees, compared with the first one's."""
+    """What the attacker of the second run sees, compared with the first run."""
 
     MORE = "more"
     LESS = "less"
     SAME = "same"
     UNCLEAR = "unclear"
-    """The interval holds zero, or there are too few images to say."""
+    """The interval contains zero, or there are too few images."""
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A metric in two findings: the means over what is compared, and by how much they differ.
+    """A metric in two findings, and by how much it differs.
 
-    ``difference`` is second minus first, with a 95% bootstrap interval: of the images' own
-    differences where they are paired, else of the two means.
+    Args:
+        first: The first finding's mean over the images that are compared.
+        second: The second finding's mean.
+        difference: Second minus first: the mean difference of paired images, or the difference of
+            the two means if images are not paired.
+        low: Lower end of the difference's 95% bootstrap interval.
+        high: Upper end of the interval.
+        count: The number of images compared; for labels, of clients; if images are not paired, of
+            the smaller run.
+        leak: Whether the second run's attacker sees more, less or the same.
+        per_image: The difference of each image; empty if images are not paired.
     """
 
     first: float
@@ -44,22 +53,23 @@ class Difference:
     low: float
     high: float
     count: int
-    """Images compared; of labels, clients; where they are not paired, of the smaller run."""
     leak: Leak
     per_image: tuple[float, ...]
-    """Each image's difference; empty where images are not paired."""
 
 
-def compare_metric(first: Finding, second: Finding, name: str, places: Places | None) -> Difference:
-    """One metric, over the images at ``places``, or else over all images of each run."""
+def compare_metric(
+    first: Finding, second: Finding, name: str, positions: Positions | None
+) -> Difference:
+    """Compares one metric over the images at ``positions``, or over all images of each run."""
     values = [np.asarray(f.metrics[name].per_image) for f in (first, second)]
     leaks_high = first.describe_metric(name).leaks_high
-    if places is None or not places.first:
-        low, high = unpaired_interval(*values)
+    if positions is None or not positions.first:
+        low, high = compute_unpaired_interval(*values)
         pairs: tuple[float, ...] = ()
         count = min(map(len, values))
     else:
-        values = [v[list(p)] for v, p in zip(values, (places.first, places.second), strict=True)]
+        chosen = (positions.first, positions.second)
+        values = [v[list(p)] for v, p in zip(values, chosen, strict=True)]
         summary = summarise((values[1] - values[0]).tolist(), worst_is_high=leaks_high)
         low, high, pairs, count = summary.low, summary.high, summary.per_image, len(values[0])
     means = [fmean(v) for v in values]
@@ -68,10 +78,10 @@ def compare_metric(first: Finding, second: Finding, name: str, places: Places | 
     return Difference(means[0], means[1], change, low, high, count, leak, pairs)
 
 
-def unpaired_interval(
+def compute_unpaired_interval(
     first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]
 ) -> tuple[float, float]:
-    """The 95% bootstrap interval of the difference of two means over images of their own."""
+    """The 95% bootstrap interval of the difference of two means over different images."""
     draw = np.random.default_rng(0)
     means = [v[draw.integers(0, v.size, (RESAMPLES, v.size))].mean(axis=1) for v in (first, second)]
     tail = (1 - LEVEL) / 2
@@ -82,9 +92,9 @@ def unpaired_interval(
 def judge_difference(
     low: float, high: float, count: int, pairs: Sequence[float], *, leaks_high: bool
 ) -> Leak:
-    """Whether the second run's attacker sees more, less or the same, as far as one can say."""
+    """Whether the second run's attacker sees more, less or the same, or whether it is unclear."""
     if pairs and not any(pairs):
         return Leak.SAME
-    if count < FEWEST or low <= 0 <= high:
+    if count < MIN_IMAGES or low <= 0 <= high:
         return Leak.UNCLEAR
     return Leak.MORE if (low > 0) == leaks_high else Leak.LESS

@@ -1,4 +1,4 @@
-"""A client's look at its own update before it leaves: would attacks read it in half a minute?
+"""A client checks its own update before it leaves: would attacks read it in half a minute?
 
 The client knows its images, so it can score what the server could see::
 
@@ -17,18 +17,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from keyhole.attacks import (
-    CLOSED_FORM,
-    ITERATIVE,
-    Attack,
-    Gifd,
-    InvertingGradients,
-    LabelInference,
-    Matching,
-)
+from keyhole.attacks import Attack, LabelInference, Matching
 from keyhole.attacks.checkpointer import NullCheckpointer
+from keyhole.auditing.attack_choice import (
+    MAX_IMAGES_ITERATIVE,
+    choose_closed_forms,
+    choose_iterative,
+    describe_missing,
+    describe_obstacle,
+)
 from keyhole.auditing.best_reading import BestReading
-from keyhole.auditing.client_normalisation import attack_by_best_fit, describe_assumption
+from keyhole.auditing.client_normalisation import attack_by_best_fit, note_captured_assumption
 from keyhole.auditing.own_images import compare_losses, infer_labels
 from keyhole.auditing.resolve import describe_batch_norms
 from keyhole.auditing.scoring import READ_SSIM
@@ -44,21 +43,30 @@ from keyhole.threat import Attacker, Knowledge, Observation, Server
 from keyhole.update import Update
 
 SECONDS = 30.0
-"""How long iterative attacks may take, where nobody says."""
-MANY = 64
-"""Images of a client up to which iterative attacks are tried."""
+"""The default time for iterative attacks."""
+
+Observe = Callable[[Attack, Attacker], Observation]
+"""What an attacker sees of the client's update."""
 
 log = logging.getLogger("keyhole")
 
 
 class Guard:
-    """Attacks a client's own update by what it can in ``seconds``, and scores it.
+    """Attacks a client's own update and scores what the attacks see.
 
     An update leaks if an image is seen with an SSIM of ``threshold`` or more, and better than a
-    plain grey picture would show it. ``defense`` is what the update went through: the guard's
-    attackers know it. Closed forms come first; where they read nothing, iterative attacks take the
-    ``seconds`` (0: none of them). Where ``data``'s mean and std are only assumed, closed forms may
-    find that others fit.
+    plain grey picture would show it. Closed forms come first; iterative attacks follow if the
+    closed forms read nothing.
+
+    Args:
+        model: The model as the server sent it.
+        data: The image set of the client's images: their shape, classes, mean and std.
+        threshold: The SSIM, 0 to 1, from which an image counts as read.
+        defense: The defense that the update went through; the guard's attackers know it.
+        mode: The mode in which the client trained.
+        seconds: Time for iterative attacks; 0 tries none of them.
+        assumed_normalisation: Whether ``data``'s mean and std are only assumed; then closed forms
+            may find that others fit better.
     """
 
     def __init__(
@@ -77,9 +85,6 @@ class Guard:
         self.data, self.mode = data, parse_mode(mode)
         self.defense = defense or NoDefense()
         self.model = self.defense.prepare_model(model)
-        self.attacks: list[Attack] = [
-            member() for member in CLOSED_FORM if member.altered_model is None
-        ]
 
     @torch.no_grad()
     def __call__(
@@ -89,48 +94,54 @@ class Guard:
         labels: Tensor,
         others: tuple[Tensor, Tensor] | None = None,
     ) -> SelfCheck:
-        """Checks ``update``, which came of ``images`` in [0, 1] and their labels.
+        """Checks an update.
 
-        ``others`` are images and labels that the client did not train on, if it has any: they tell
-        how well the update's own images can be told from them.
+        Args:
+            update: The update as it would leave the client.
+            images: The images that it was computed from, ``[n, C, H, W]`` in [0, 1].
+            labels: Their classes ``[n]``.
+            others: Images and labels that the client did not train on, if it has any; they show how
+                well the client's own images can be told from them.
         """
         server = Server(self.model)
+
+        def observe(attack: Attack, attacker: Attacker) -> Observation:
+            return server.receive(update, self._build_knowledge(attack, attacker, labels))
+
         best = BestReading(images, self.data, self.threshold)
-        for attack in (a for a in self.attacks if a.reads_images):
-            for attacker in choose_attackers(attack, self.defense):
-                seen = server.receive(update, self.knowledge(attack, attacker, labels))
-                name = f"{attack.name} ({attacker})"
-                if (absent := name_missing(attack, seen)) is not None:
-                    best.not_tried.append(NotTried(name, absent))
-                elif not attack.incompatibilities(seen):
-                    best.add(name, *self.reconstruct(attack, seen))
+        self._try_closed_forms(observe, best)
         if not best.leaks:
-            self.try_iterative(server, update, labels, best)
-        told = server.receive(update, self.knowledge(LabelInference(), Attacker.NAIVE, labels))
+            self._try_iterative(observe, best)
+        observation = observe(LabelInference(), Attacker.NAIVE)
         return replace(
             best.to_self_check(),
-            labels=infer_labels(told, labels),
-            membership=compare_losses(told, self.data, (images, labels), others),
-            notes=() if best.leaks else self.list_doubts(),
+            labels=infer_labels(observation, labels),
+            membership=compare_losses(observation, self.data, (images, labels), others),
+            notes=() if best.leaks else self._list_doubts(),
         )
 
-    def list_doubts(self) -> tuple[str, ...]:
-        """Why attacks may have looked weaker than they are."""
-        assumed = (describe_assumption(self.data),) if self.assumed_normalisation else ()
-        return (*assumed, *describe_batch_norms(self.model, self.mode, mode_given=True))
+    def _try_closed_forms(self, observe: Observe, best: BestReading) -> None:
+        for attack in (a for a in choose_closed_forms() if a.reads_images):
+            for attacker in choose_attackers(attack, self.defense):
+                observation = observe(attack, attacker)
+                name = f"{attack.name} ({attacker})"
+                if (missing := describe_missing(attack, observation)) is not None:
+                    best.not_tried.append(NotTried(name, missing))
+                elif not attack.incompatibilities(observation):
+                    best.add(name, *self._reconstruct(attack, observation))
 
-    def reconstruct(self, attack: Attack, seen: Observation) -> tuple[Tensor | None, Normalisation]:
-        """What a closed form finds, and by which normalisation that becomes pixels."""
+    def _reconstruct(
+        self, attack: Attack, observation: Observation
+    ) -> tuple[Tensor | None, Normalisation]:
+        """What a closed form finds, and the normalisation that turns it into pixels."""
         own = Normalisation.of(self.data)
         if not (self.assumed_normalisation and attack.recovers_inputs):
-            return attack(seen).images, own
-        found, by = next(attack_by_best_fit(attack, [seen], NullCheckpointer(), own))
-        return found.images, by
+            return attack(observation).images, own
+        found, fit = next(attack_by_best_fit(attack, [observation], NullCheckpointer(), own))
+        return found.images, fit
 
-    def try_iterative(
-        self, server: Server, update: Update, labels: Tensor, best: BestReading
-    ) -> None:
-        """Lets iterative attacks look for as long as the time lasts and nothing has been read."""
+    def _try_iterative(self, observe: Observe, best: BestReading) -> None:
+        """Runs iterative attacks until one reads an image or the time is up."""
         waiting = [
             (attack, attacker)
             for attack in choose_iterative(self.defense, self.data.shape)
@@ -139,43 +150,45 @@ class Guard:
         began = time.monotonic()
         while waiting and not best.leaks:
             attack, attacker = waiting.pop(0)
-            seen = server.receive(update, self.knowledge(attack, attacker, labels))
+            observation = observe(attack, attacker)
             left = self.seconds - (time.monotonic() - began)
-            why = self.why_not(attack, seen)
-            if why is None:
-                why = self.try_for(left / (1 + len(waiting)), attack, seen, attacker, best)
-            if why is not None:
-                best.not_tried.append(NotTried(f"{attack.name} ({attacker})", why))
+            why_not = self._find_obstacle(attack, observation) or self._try_within(
+                left / (1 + len(waiting)), attack, observation, attacker, best
+            )
+            if why_not is not None:
+                best.not_tried.append(NotTried(f"{attack.name} ({attacker})", why_not))
 
-    def try_for(
+    def _find_obstacle(self, attack: Matching, observation: Observation) -> str | None:
+        """Why an iterative attack is not tried; None if it is."""
+        if not self.seconds:
+            return "it takes time, and 0 seconds were given"
+        count = observation.knowledge.batch_size
+        if count > MAX_IMAGES_ITERATIVE:
+            most = MAX_IMAGES_ITERATIVE
+            return f"it cannot take {count} images in so short a time, {most} at most"
+        return describe_obstacle(attack, observation)
+
+    def _try_within(
         self,
         seconds: float,
         attack: Matching,
-        seen: Observation,
-        who: Attacker,
+        observation: Observation,
+        attacker: Attacker,
         best: BestReading,
     ) -> str | None:
-        """One iterative attack; why what it found does not count, or None where it does."""
+        """Runs one iterative attack; returns why its result does not count, or None if it does."""
         try:
-            made = attempt(attack, seen, seconds)
+            result = attempt(attack, observation, seconds)
         except KeyholeError as error:
             return str(error)
-        name = f"{attack.name} ({who}, {made.iterations} iterations)"
-        if best.add(name, made.found.images, enough=made.enough):
+        count = result.iterations
+        name = f"{attack.name} ({attacker}, {count} iterations)"
+        if best.add(name, result.found.images, enough=result.enough):
             return None
-        fit = "1 iteration fits" if made.iterations == 1 else f"{made.iterations} iterations fit"
+        fit = "1 iteration fits" if count == 1 else f"{count} iterations fit"
         return f"{fit} into the time, too few: give it more seconds"
 
-    def why_not(self, attack: Matching, seen: Observation) -> str | None:
-        """Why an iterative attack is not tried; None where it is."""
-        if not self.seconds:
-            return "it takes time, and 0 seconds were given"
-        count = seen.knowledge.batch_size
-        if count > MANY:
-            return f"it cannot take {count} images in so short a time, {MANY} at most"
-        return "; ".join(attack.incompatibilities(seen)) or name_missing(attack, seen)
-
-    def knowledge(self, attack: Attack, attacker: Attacker, labels: Tensor) -> Knowledge:
+    def _build_knowledge(self, attack: Attack, attacker: Attacker, labels: Tensor) -> Knowledge:
         return Knowledge(
             shape=self.data.shape,
             classes=len(self.data.classes),
@@ -188,24 +201,10 @@ class Guard:
             adaptive=attacker is Attacker.ADAPTIVE,
         )
 
-
-def name_missing(attack: Attack, seen: Observation) -> str | None:
-    """What an attack that fits the model would read, and the update does not have, in words."""
-    absent = (
-        []
-        if attack.incompatibilities(seen)
-        else sorted(attack.reads(seen) - set(seen.update.change))
-    )
-    return f"it reads {absent[0]!r}, which the update does not have" if absent else None
-
-
-def choose_iterative(defense: Defense | None, shape: tuple[int, int, int]) -> list[Matching]:
-    """The iterative attacks worth a client's time, those that know most of the defense first."""
-    known = defense or NoDefense()
-    own = [m() for m in ITERATIVE if m.only_adaptive and m().knows(known)]
-    prior = [Gifd()] if Gifd().generates(shape) else []
-    found: list[Attack] = [*own, InvertingGradients(), *prior]
-    return [attack for attack in found if isinstance(attack, Matching)]
+    def _list_doubts(self) -> tuple[str, ...]:
+        """Why attacks may have looked weaker than they are."""
+        assumed = (note_captured_assumption(self.data),) if self.assumed_normalisation else ()
+        return (*assumed, *describe_batch_norms(self.model, self.mode, mode_given=True))
 
 
 ClientData = tuple[nn.Module, ImageSet, Tensor, Tensor]
@@ -224,11 +223,19 @@ def guard_mod(
 ) -> Any:
     """A Flower client mod that withholds an update which would leak, or only warns.
 
-    ``client`` gives a node's own model and images from its context. Put the mod outermost, so that
-    it sees the update as the server would: ``ClientApp(mods=[guard_mod(...), as_mod(...)])``.
-    Each round takes up to ``seconds``. An update on which nothing could be tried is withheld as
-    well, unless ``untested="warn"``: it leaves then, with a warning in the log. With ``warn``
-    nothing is withheld.
+    Put the mod outermost, so that it sees the update as the server would:
+    ``ClientApp(mods=[guard_mod(...), as_mod(...)])``.
+
+    Args:
+        threshold: The SSIM, 0 to 1, from which an image counts as read.
+        client: Returns a node's model, image set, images ``[n, C, H, W]`` in [0, 1] and labels
+            ``[n]``; it is called with the node's context.
+        defense: The defense that updates go through; the guard's attackers know it.
+        mode: The mode in which clients train.
+        warn: Whether to withhold nothing and only write a warning to the log.
+        seconds: Time for iterative attacks in each round; 0 tries none of them.
+        untested: What happens to an update on which no attack could be tried: ``withhold`` it, or
+            ``warn`` in the log and let it leave.
     """
     from keyhole.federation.flower import before_upload
 
@@ -240,7 +247,7 @@ def guard_mod(
     def check(update: Update, weights: dict[str, Tensor], context: Any) -> str | None:
         model, data, images, labels = client(context)
         load_tensors(model, weights, "the server's message")
-        update.check_against(model.state_dict())  # of anything else nobody knows what it tells
+        update.check_against(model.state_dict())  # what other tensors would tell is unknown
         own = {name for name, _ in model.named_parameters()}
         change = {name: tensor for name, tensor in update.change.items() if name in own}
         guard = Guard(

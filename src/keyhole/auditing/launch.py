@@ -10,7 +10,7 @@ from torch import nn
 
 from keyhole.attacks import ATTACKS, Attack
 from keyhole.auditing.attack_setting import AttackSetting, build_settings, check_any_applies
-from keyhole.auditing.captured import captured_settings
+from keyhole.auditing.captured import build_captured_settings
 from keyhole.auditing.plan import AUTO, Plan, Stage
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.auditing.results import AuditResult
@@ -58,7 +58,9 @@ def run_plan(
     notes: list[str] = []
     for stage in plan.stage:
         if stage.captured is not None:
-            more, said = captured_settings(stage, seed=plan.seed, data_dir=data_dir, device=place)
+            more, said = build_captured_settings(
+                stage, seed=plan.seed, data_dir=data_dir, device=place
+            )
             settings, notes = [*settings, *more], [*notes, *said]
     return _run(
         settings,

@@ -23,7 +23,7 @@ from keyhole.attacks.membership.target_training import changes_images
 from keyhole.auditing.membership_plan import MembershipPlan
 from keyhole.auditing.membership_result import Inference, MembershipResult, Trial
 from keyhole.auditing.membership_store import MembershipStore
-from keyhole.auditing.membership_truth import Truth, drawn
+from keyhole.auditing.membership_truth import MembershipTruth, draw_truth
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES, Defense, NoDefense
 from keyhole.errors import KeyholeError
@@ -35,16 +35,20 @@ from keyhole.progress import NullProgress, Progress
 from keyhole.seeds import derive
 from keyhole.threat import Attacker, Server
 
-__all__ = [
-    "Inference",
-    "MembershipPlan",
-    "MembershipResult",
-    "Trial",
-    "drawn",
-    "infer_membership",
-]
+AttackerWithAttack = tuple[Attacker, MembershipAttack]
 
-AttackRun = tuple[Attacker, MembershipAttack]
+
+@dataclass(frozen=True)
+class PlannedTrial:
+    """One training and all who attack its model."""
+
+    training: TargetTraining
+    attackers: Sequence[AttackerWithAttack]
+
+    @property
+    def models(self) -> int:
+        """The number of models to train: the target and the attackers' own."""
+        return 1 + sum(attack.own_models for _, attack in self.attackers)
 
 
 def infer_membership(
@@ -60,105 +64,113 @@ def infer_membership(
 ) -> MembershipResult:
     """Trains a model under each defense and lets every attacker guess who was a member.
 
-    Objects given take the place of the plan's names. Everything that cannot fit is said before
-    anything is trained. With a folder ``out`` every model and every trial is kept as it gets done:
-    an interrupted run goes on there, to the same result (bit for bit on a CPU).
+    Everything that does not fit is refused before anything is trained.
+
+    Args:
+        plan: The settings of the experiment.
+        out: The run folder. Every model and every trial is saved there when it is finished: an
+            interrupted run continues, to the same result (bit for bit on a CPU). None: nothing is
+            saved.
+        fresh: Whether to replace an earlier run in ``out``.
+        data_dir: The folder of data sets that are not built in.
+        device: The device to train on; None means the CPU.
+        data: The images, in place of those that the plan names.
+        defenses: The defenses, in place of those that the plan names.
+        progress: Shows how far the experiment is.
     """
-    found = data or load(plan.data, image_size=plan.image_size, data_dir=data_dir)
+    images = data or load(plan.data, image_size=plan.image_size, data_dir=data_dir)
     place = device or torch.device("cpu")
-    store = None if out is None else MembershipStore(out, plan.model_dump(mode="json"))
-    truth = drawn(found, plan, place)
-    experiment = MembershipRun(plan, found, truth, place, progress or NullProgress(), store)
-    attacks = plan.attackers()
-    tables = [
-        (experiment.make_training(defense, epochs), rows_of(attacks, defense, plan.views))
+    store = None if out is None else MembershipStore(out, plan.to_json())
+    truth = draw_truth(images, plan, place)
+    experiment = MembershipRun(plan, images, truth, place, progress or NullProgress(), store)
+    attacks = plan.build_attacks()
+    trials = [
+        PlannedTrial(
+            experiment.build_training(defense, epochs), list_attackers(attacks, defense, plan.views)
+        )
         for defense in defenses or [DEFENSES.parse(text) for text in plan.defenses]
-        for epochs in plan.stops
+        for epochs in plan.attacked_epochs
     ]
-    notes = dict.fromkeys(note for table in tables for note in experiment.checked(*table))
+    notes = dict.fromkeys(note for trial in trials for note in experiment.check_trial(trial))
     if store is not None:
         store.check(fresh=fresh)
     with nullcontext() if out is None else locked(out):
-        trials = experiment.trials(tables, fresh=fresh)
+        found = experiment.run_trials(trials, fresh=fresh)
         counts = (len(truth.members), len(truth.others), len(truth.public))
         run = None if out is None else str(out)
-        result = MembershipResult(plan, *counts, trials, tuple(notes), run=run)
+        result = MembershipResult(plan, *counts, found, tuple(notes), run=run)
         if store is not None:
             store.conclude(result.to_json())
     return result
 
 
-def rows_of(attacks: Sequence[MembershipAttack], defense: Defense, views: int) -> list[AttackRun]:
-    """Every attack by one who does not know the defense, and by one who does where that tells.
+def list_attackers(
+    attacks: Sequence[MembershipAttack], defense: Defense, views: int
+) -> list[AttackerWithAttack]:
+    """Every attack by a naive attacker, and by an adaptive one if knowing the defense helps it.
 
-    Who knows it trains shadow models under it, and looks at views such as clients train on.
+    An adaptive attacker trains its shadow models under the defense, and queries the model with
+    images changed as clients change them.
     """
-    found: list[AttackRun] = []
+    found: list[AttackerWithAttack] = []
     for attack in attacks:
         found.append((Attacker.NAIVE, attack))
-        seen = changes_images(defense)
-        aware = replace(attack, views=attack.views or views) if seen else attack
-        if not isinstance(defense, NoDefense) and (aware.own_models or (seen and aware.views)):
+        changed = changes_images(defense)
+        aware = replace(attack, views=attack.views or views) if changed else attack
+        if not isinstance(defense, NoDefense) and (aware.own_models or (changed and aware.views)):
             found.append((Attacker.ADAPTIVE, aware))
     return found
 
 
 @dataclass(frozen=True)
 class MembershipRun:
-    """A plan with its images at hand."""
+    """A plan with its images loaded."""
 
     plan: MembershipPlan
     data: ImageSet
-    truth: Truth
+    truth: MembershipTruth
     device: torch.device
     progress: Progress
     store: MembershipStore | None = None
 
-    def trials(
-        self, tables: Sequence[tuple[TargetTraining, Sequence[AttackRun]]], *, fresh: bool
-    ) -> tuple[Trial, ...]:
-        """Every trial; of an earlier run, what it had done is taken up."""
+    def run_trials(self, trials: Sequence[PlannedTrial], *, fresh: bool) -> tuple[Trial, ...]:
+        """Runs every trial that an earlier run has not finished."""
         if self.store is not None:
             self.store.begin(fresh=fresh)
-        self.progress.begin(sum(models_of(rows) for _, rows in tables))
+        self.progress.begin(sum(trial.models for trial in trials))
         try:
-            return tuple(self.kept_trial(n, *table) for n, table in enumerate(tables))
+            return tuple(self.load_or_run_trial(n, trial) for n, trial in enumerate(trials))
         except KeyholeError:
             if self.store is not None:
                 self.store.discard_if_empty()
             raise
 
-    def kept_trial(self, number: int, training: TargetTraining, rows: Sequence[AttackRun]) -> Trial:
-        """A trial, or what an earlier run found in it."""
+    def load_or_run_trial(self, number: int, trial: PlannedTrial) -> Trial:
+        """A trial as an earlier run found it; if there is none, it is run and saved."""
         if self.store is None:
-            return self.trial(training, rows)
-        key = self.key(training, rows)
-        known = self.store.trial(number, key)
+            return self.run_trial(trial)
+        key = self.compute_key(trial)
+        known = self.store.read_trial(number, key)
         if known is not None:
-            self.progress.advance(models_of(rows))
+            self.progress.advance(trial.models)
             return known
-        found = self.trial(replace(training, cache=self.store), rows)
-        self.store.keep_trial(number, key, found)
+        training = replace(trial.training, cache=self.store)
+        found = self.run_trial(replace(trial, training=training))
+        self.store.write_trial(number, key, found)
         return found
 
-    def key(self, training: TargetTraining, rows: Sequence[AttackRun]) -> str:
-        """Tells a trial from those of other images, trainings and attackers."""
-        digest = hashlib.sha256()
-        attackers = [f"{attack} {attacker}" for attacker, attack in rows]
-        facts = (
-            str(training.defense),
-            training.local,
-            training.clients,
-            training.rounds,
-            attackers,
-        )
+    def compute_key(self, trial: PlannedTrial) -> str:
+        """Tells a trial from those with other images, trainings or attackers."""
+        digest, training = hashlib.sha256(), trial.training
+        names = [f"{attack} {attacker}" for attacker, attack in trial.attackers]
+        facts = (str(training.defense), training.local, training.clients, training.rounds, names)
         digest.update(repr((facts, self.plan.model, training.mean, training.std)).encode())
         for part in (self.truth.members, self.truth.others, self.truth.public):
             digest.update(part.images.cpu().numpy().tobytes())
             digest.update(part.labels.cpu().numpy().tobytes())
         return digest.hexdigest()[:12]
 
-    def network(self, seed: int) -> nn.Module:
+    def build_model(self, seed: int) -> nn.Module:
         return build(
             self.plan.model,
             classes=len(self.data.classes),
@@ -167,21 +179,21 @@ class MembershipRun:
             seed=seed,
         )
 
-    def make_training(self, defense: Defense, epochs: int) -> TargetTraining:
-        """How the target model and every shadow model are trained for so many epochs."""
+    def build_training(self, defense: Defense, epochs: int) -> TargetTraining:
+        """How the target model and every shadow model are trained."""
         return TargetTraining(
-            network=self.network,
-            local=self.plan.training(epochs),
+            network=self.build_model,
+            local=self.plan.build_training(epochs),
             mean=self.data.mean,
             std=self.data.std,
             defense=defense,
             clients=self.plan.clients,
-            rounds=self.plan.rounds(epochs),
+            rounds=self.plan.count_rounds(epochs),
             device=self.device,
         )
 
-    def make_problem(self, model: nn.Module, training: TargetTraining) -> MembershipProblem:
-        """What an attacker who knows everything about the training is given."""
+    def build_problem(self, model: nn.Module, training: TargetTraining) -> MembershipProblem:
+        """What an attacker who knows all about the training is given."""
         return MembershipProblem(
             model=Server(model).sent,
             candidates=self.truth.candidates,
@@ -191,48 +203,50 @@ class MembershipRun:
             seed=derive(self.plan.seed, "attacker"),
         )
 
-    def checked(self, training: TargetTraining, rows: Sequence[AttackRun]) -> list[str]:
-        """What a reader should know of these rows; raises where anything does not fit."""
+    def check_trial(self, trial: PlannedTrial) -> list[str]:
+        """Raises if anything does not fit; returns notes for the reader."""
+        training = trial.training
         model = training.network(0)
         training.defense.validate(model)
         notes = training.defense.caveats(model)
-        problem = self.make_problem(model, training)
-        for _, attack in rows:
+        problem = self.build_problem(model, training)
+        for _, attack in trial.attackers:
             attack.check(problem)
             notes += attack.notes(problem)
         return notes
 
-    def trial(self, training: TargetTraining, rows: Sequence[AttackRun]) -> Trial:
-        """Trains the model under attack and lets every attacker at it."""
-        began = time.perf_counter()
+    def run_trial(self, trial: PlannedTrial) -> Trial:
+        """Trains the target model and runs every attacker against it."""
+        began, training = time.perf_counter(), trial.training
         self.progress.show(f"{training.defense}: the model trains")
         seed = derive(self.plan.seed, "target")
         (model,) = next(training.train_models([self.truth.members], [seed], self.progress.advance))
-        spent = time.perf_counter() - began
-        problem = self.make_problem(model, training)
-        ours = performance(problem, self.truth.members)
-        theirs = performance(problem, self.truth.others.concatenate(self.truth.public))
+        seconds = time.perf_counter() - began
+        problem = self.build_problem(model, training)
+        others = self.truth.others.concatenate(self.truth.public)
+        train_accuracy, train_loss = evaluate(problem, self.truth.members)
+        test_accuracy, test_loss = evaluate(problem, others)
         spec = training.defense.spec
         return Trial(
             defense={"name": spec.name, "parameters": recordable(spec.parameters)},
             epochs=training.rounds * (training.local.epochs or 1),
-            train_accuracy=ours[0],
-            test_accuracy=theirs[0],
-            train_loss=ours[1],
-            test_loss=theirs[1],
-            seconds=spent,
-            inferences=tuple(self.inference(problem, *row) for row in rows),
+            train_accuracy=train_accuracy,
+            test_accuracy=test_accuracy,
+            train_loss=train_loss,
+            test_loss=test_loss,
+            seconds=seconds,
+            inferences=tuple(self.run_attacker(problem, *each) for each in trial.attackers),
         )
 
-    def inference(
+    def run_attacker(
         self, problem: MembershipProblem, attacker: Attacker, attack: MembershipAttack
     ) -> Inference:
-        """Lets one attacker guess, and tells how well it did."""
+        """Lets one attacker guess, and measures how well it did."""
         began = time.perf_counter()
         self.progress.show(f"{problem.training.defense}: {attack.name} ({attacker})")
         if attacker is Attacker.NAIVE:
             problem = replace(problem, training=problem.training.undefended())
-        members, others = self.truth.apart(attack(problem, self.progress.advance))
+        members, others = self.truth.split_scores(attack(problem, self.progress.advance))
         curve = metrics.roc(members, others)
         low, high = metrics.auc_interval(members, others, seed=self.plan.seed)
         known = None if attacker is Attacker.NAIVE else str(problem.training.defense.spec)
@@ -251,13 +265,8 @@ class MembershipRun:
         )
 
 
-def models_of(rows: Sequence[AttackRun]) -> int:
-    """How many models a trial trains: the one under attack and the attackers' own."""
-    return 1 + sum(attack.own_models for _, attack in rows)
-
-
-def performance(problem: MembershipProblem, images: LabelledImages) -> tuple[float, float]:
-    """Accuracy and mean loss of the model under attack on images as they are."""
+def evaluate(problem: MembershipProblem, images: LabelledImages) -> tuple[float, float]:
+    """Accuracy and mean loss of the target model on images as they are."""
     logits = problem.query([problem.model], images, 0)[0, 0]
     right = logits.argmax(1) == images.labels
     loss = cross_entropy(confidence(logits, images.labels))

@@ -1,4 +1,4 @@
-"""What a membership-inference experiment is to do, as settings that can be repeated."""
+"""The settings of a membership-inference experiment."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from keyhole.federation import LocalTraining
 
 
-def read_epochs(value: object) -> object:
-    """Reads ``1,5,20``; anything but text as it is."""
+def parse_epochs(value: object) -> object:
+    """Parses ``1,5,20``; anything but text is returned as it is."""
     if not isinstance(value, str):
         return value
     parts = [part.strip() for part in value.split(",")]
@@ -37,13 +37,12 @@ def read_epochs(value: object) -> object:
 
 
 class MembershipPlan(Settings):
-    """Who trains on how many images, and who asks about them. The same plan, the same findings.
+    """One model trained on some images, and attackers who guess which. Same plan, same result.
 
-    ``members`` images are trained on; as many others, drawn like them, are the non-members; public
-    images are taken from what remains. A single client passes ``epochs`` times over its images;
-    several share them and pass ``local_epochs`` times a round. The model is also attacked where it
-    stood after each of the epochs ``at``. The first paragraph below a field is the help of the
-    option by which ``keyhole membership`` sets it.
+    The model is trained on ``members`` images; as many others are the non-members; public images
+    are taken from the rest. A single client makes ``epochs`` passes over its images; several
+    clients share the images and make ``local_epochs`` passes per round. The first paragraph below
+    a field is the help of the option by which ``keyhole membership`` sets it.
     """
 
     data: str = "digits"
@@ -62,7 +61,7 @@ class MembershipPlan(Settings):
     None: ten times the members."""
     epochs: Count = 50
     """Passes over the images."""
-    at: Annotated[tuple[Count, ...], BeforeValidator(read_epochs)] = ()
+    at: Annotated[tuple[Count, ...], BeforeValidator(parse_epochs)] = ()
     """Attack after these epochs as well: 1,5,20."""
     batch_size: Count = 32
     """Images in a batch."""
@@ -94,12 +93,16 @@ class MembershipPlan(Settings):
     """Seed of all random numbers."""
 
     @property
-    def stops(self) -> list[int]:
+    def attacked_epochs(self) -> list[int]:
         """The epochs after which the model is attacked."""
         return sorted({*(epoch for epoch in self.at if epoch < self.epochs), self.epochs})
 
-    def training(self, epochs: int) -> LocalTraining:
-        """What a client does: alone, or in one round of several."""
+    def build_training(self, epochs: int) -> LocalTraining:
+        """A client's local training: all of it, or one round if there are several clients.
+
+        Args:
+            epochs: Passes over the images in the whole experiment.
+        """
         from keyhole.federation import LocalTraining  # needs torch, which a plan does not
 
         return LocalTraining(
@@ -113,12 +116,16 @@ class MembershipPlan(Settings):
             augment=self.augment,
         )
 
-    def rounds(self, epochs: int) -> int:
-        """Rounds after which every client has passed ``epochs`` times over its images."""
+    def count_rounds(self, epochs: int) -> int:
+        """The number of rounds in which every client makes ``epochs`` passes over its images.
+
+        Args:
+            epochs: Passes over the images in the whole experiment.
+        """
         return 1 if self.clients == 1 else -(-epochs // self.local_epochs)
 
-    def attackers(self) -> list[MembershipAttack]:
-        """The attacks by name, with the plan's number of shadow models unless they name one."""
+    def build_attacks(self) -> list[MembershipAttack]:
+        """The attacks, with the plan's number of shadow models unless they name one."""
         from keyhole.attacks.membership import MEMBERSHIP
 
         found = []

@@ -1,35 +1,42 @@
-"""The folder of a membership experiment: its plan, each trial, and the models of the one at work.
+"""The run folder of a membership experiment.
 
-OUT/plan.json                what is asked
-OUT/models/NAME.safetensors  models trained so far of the trial that is not done
+OUT/plan.json                the plan
+OUT/models/NAME.safetensors  models trained so far in the trial that is not finished
 OUT/trials/NUMBER-KEY.json   what a trial found
-OUT/result.json              all of it, when it is done
+OUT/result.json              what all trials found, when they are finished
 OUT/report.html              the page
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from keyhole.atomic import is_half, read_json, remove_tree, sweep, write_json, write_tensors
+from keyhole.atomic import read_json, remove_tree, sweep, write_json, write_tensors
 from keyhole.attacks.membership.target_training import Weights
 from keyhole.auditing.membership_result import MembershipResult, Trial
+from keyhole.auditing.store_folder import is_leftover
 from keyhole.errors import BadUpdate, RunFolderError
-from keyhole.lock import LOCK, make_folder
+from keyhole.lock import make_folder
 from keyhole.update import read_safetensors
+
+T = TypeVar("T")
 
 PLAN, RESULT, REPORT = "plan.json", "result.json", "report.html"
 TRIALS, MODELS = "trials", "models"
 OWN = (REPORT, RESULT, TRIALS, MODELS)
 """What an experiment writes beside its plan, which is written first and removed last."""
+PLAN_KEY = "members"
+"""A key that only a membership plan has; plans of audits and trainings do not."""
 
 
 class MembershipStore:
-    """Whole files only: whatever a kill leaves, the same plan goes on from there.
+    """The folder of one experiment. A killed run leaves whole files; the same plan continues it.
 
     Only one process may use it at a time (see :func:`keyhole.lock.locked`).
     """
@@ -43,12 +50,12 @@ class MembershipStore:
             return
         if not self.root.is_dir():
             raise RunFolderError(f"{self.root} is not a folder: choose another --out")
-        known = self.known_plan(fresh=fresh)
+        known = self._read_plan(fresh=fresh)
         if known is None:
-            if any(path.is_file() and not is_stray(path) for path in self.root.rglob("*")):
+            if any(path.is_file() and not is_leftover(path) for path in self.root.rglob("*")):
                 raise RunFolderError(f"{self.root} holds other files: choose another --out")
             return
-        if "members" not in known:
+        if PLAN_KEY not in known:
             raise RunFolderError(f"{self.root} holds another run: choose another --out")
         if known != self.plan and not fresh:
             raise RunFolderError(
@@ -56,8 +63,8 @@ class MembershipStore:
                 "with --fresh"
             )
 
-    def known_plan(self, *, fresh: bool) -> dict[str, Any] | None:
-        """The plan in the folder; one that cannot be read is taken for ours where ``fresh``."""
+    def _read_plan(self, *, fresh: bool) -> dict[str, Any] | None:
+        """The plan in the folder; with ``fresh``, one that cannot be read counts as ours."""
         path = self.root / PLAN
         if not path.is_file():
             return None
@@ -70,7 +77,7 @@ class MembershipStore:
         return found if isinstance(found, dict) else {}
 
     def begin(self, *, fresh: bool) -> None:
-        """Makes the folder ready for this plan, with all that an earlier run of it has done."""
+        """Prepares the folder for this plan and keeps what an earlier run of it has done."""
         self.check(fresh=fresh)
         if fresh:
             for name in OWN:
@@ -81,43 +88,44 @@ class MembershipStore:
             make_folder(self.root / name)
 
     def discard_if_empty(self) -> None:
-        """Removes what was begun here, if nothing was trained yet: no trace of a failed start."""
+        """Removes what was begun here if nothing was trained: a failed start leaves no trace."""
         if any(path for name in (TRIALS, MODELS) for path in (self.root / name).glob("*")):
             return
         for name in (*OWN, PLAN):
             remove_tree(self.root / name)
 
     def load(self, name: str) -> Weights | None:
-        path = self.model(name)
+        """The weights of a model that an interrupted run has trained; None if it has not."""
+        path = self.model_path(name)
         if not path.is_file():
             return None
         try:
             return read_safetensors(path)[0]
         except BadUpdate as error:
-            raise RunFolderError(f"{error}: remove it, or start anew with --fresh") from None
+            raise RunFolderError(f"{error}: remove it, or start over with --fresh") from None
 
     def save(self, name: str, weights: Mapping[str, Tensor]) -> None:
-        write_tensors(self.model(name), weights)
+        write_tensors(self.model_path(name), weights)
 
-    def model(self, name: str) -> Path:
+    def model_path(self, name: str) -> Path:
         return self.root / MODELS / f"{name}.safetensors"
 
-    def trial(self, number: int, key: str) -> Trial | None:
-        """What an earlier run found in a trial."""
+    def read_trial(self, number: int, key: str) -> Trial | None:
+        """What an earlier run found in a trial; None if it did not finish it."""
         path = self.root / TRIALS / f"{number}-{key}.json"
-        return Trial.from_json(read_json(path), path) if path.is_file() else None
+        return read_checked(Trial, path) if path.is_file() else None
 
-    def keep_trial(self, number: int, key: str, trial: Trial) -> None:
-        """Keeps what a trial found; its models are needed no longer."""
+    def write_trial(self, number: int, key: str, trial: Trial) -> None:
+        """Writes what a trial found, and removes its models."""
         write_json(self.root / TRIALS / f"{number}-{key}.json", trial.to_json())
-        self._drop_models()
+        self._remove_models()
 
     def conclude(self, result: Mapping[str, Any]) -> None:
-        """Keeps what all trials found; a kill may have left models of the last one."""
+        """Writes what all trials found; a kill may have left models of the last one."""
         write_json(self.root / RESULT, result)
-        self._drop_models()
+        self._remove_models()
 
-    def _drop_models(self) -> None:
+    def _remove_models(self) -> None:
         for path in (self.root / MODELS).glob("*.safetensors"):
             remove_tree(path)
 
@@ -126,17 +134,25 @@ def is_membership_run(root: Path) -> bool:
     """Whether a folder holds a membership experiment, rather than an audit."""
     path = root / PLAN
     plan = read_json(path) if path.is_file() else None
-    return isinstance(plan, dict) and "members" in plan
+    return isinstance(plan, dict) and PLAN_KEY in plan
 
 
-def read_result(root: Path) -> MembershipResult:
-    """What a membership experiment that was run before has found."""
+def read_membership_result(root: Path) -> MembershipResult:
+    """What the finished membership experiment in a folder has found."""
     path = root / RESULT
     if not path.is_file():
         raise RunFolderError(f"{root} holds no result yet: run its keyhole membership again")
-    return MembershipResult.from_json(read_json(path), path)
+    return replace(read_checked(MembershipResult, path), run=str(root))
 
 
-def is_stray(path: Path) -> bool:
-    """What a killed process may have left."""
-    return path.name == LOCK or is_half(path)
+def read_checked(kind: type[T], path: Path) -> T:
+    """Builds ``kind`` from a JSON file; the type of every field is checked."""
+    values = read_json(path)
+    try:
+        return TypeAdapter(kind).validate_python(values)
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"])
+        raise RunFolderError(
+            f"{path} is damaged ({field}: {first['msg'].lower()}): start over with --fresh"
+        ) from None

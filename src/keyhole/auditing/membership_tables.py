@@ -13,8 +13,10 @@ if TYPE_CHECKING:
 
 
 def inference_rows(result: MembershipResult) -> list[Row]:
-    """One row for each attacker against each model; ``tpr_at_0.01``: members found at 1% false
-    alarms."""
+    """One row for each attacker against each model.
+
+    ``tpr_at_0.01`` is the true-positive rate at a false-positive rate of 1%.
+    """
     plan = result.plan
     return [
         {
@@ -22,22 +24,22 @@ def inference_rows(result: MembershipResult) -> list[Row]:
             "data": plan.data,
             "defense": label_defense(trial.defense),
             "epochs": trial.epochs,
-            "attack": each.attack,
-            "attacker": str(each.attacker),
+            "attack": inference.attack,
+            "attacker": str(inference.attacker),
             "members": result.members,
             "others": result.others,
-            "auc": each.auc,
-            "auc_low": each.auc_low,
-            "auc_high": each.auc_high,
-            "balanced_accuracy": each.balanced_accuracy,
-            **{f"tpr_at_{rate.limit:g}": rate.rate for rate in each.rates},
+            "auc": inference.auc,
+            "auc_low": inference.auc_low,
+            "auc_high": inference.auc_high,
+            "balanced_accuracy": inference.balanced_accuracy,
+            **{f"tpr_at_{rate.limit:g}": rate.rate for rate in inference.rates},
             "train_accuracy": trial.train_accuracy,
             "test_accuracy": trial.test_accuracy,
-            "seconds": each.seconds,
+            "seconds": inference.seconds,
             "seed": plan.seed,
         }
         for trial in result.trials
-        for each in trial.inferences
+        for inference in trial.inferences
     ]
 
 
@@ -50,12 +52,12 @@ def membership_latex(result: MembershipResult) -> str:
         "% Needs \\usepackage{booktabs}.",
         r"\begin{table}[t]",
         r"\centering\footnotesize",
-        rf"\caption{{{escape(describe(result))}}}",
+        rf"\caption{{{escape(write_caption(result))}}}",
         rf"\begin{{tabular}}{{lrllr{'r' * len(rates)}}}",
         r"\toprule",
         rf"{' & '.join(['Defense', 'Epochs', 'Attack', 'Attacker', 'AUC', *heads])} \\",
         r"\midrule",
-        *(latex_row(row, rates) for row in rows),
+        *(build_latex_row(row, rates) for row in rows),
         r"\bottomrule",
         r"\end{tabular}",
         r"\end{table}",
@@ -63,16 +65,16 @@ def membership_latex(result: MembershipResult) -> str:
     return "\n".join(lines) + "\n"
 
 
-def latex_row(row: dict[str, Any], rates: list[str]) -> str:
-    """One attacker: who, and how well."""
+def build_latex_row(row: dict[str, Any], rates: list[str]) -> str:
+    """The table's row for one attacker."""
     names = [escape(row[name]) for name in ("defense", "epochs", "attack", "attacker")]
     auc = rf"{row['auc']:.3f} {{\scriptsize [{row['auc_low']:.3f}, {row['auc_high']:.3f}]}}"
     shares = [rf"{row[name]:.1%}".replace("%", r"\%") for name in rates]
     return rf"{' & '.join([*names, auc, *shares])} \\"
 
 
-def describe(result: MembershipResult) -> str:
-    """What the table's caption says."""
+def write_caption(result: MembershipResult) -> str:
+    """The table's caption."""
     return (
         f"Membership inference, {result.plan.model} on {result.plan.data}: {result.members} "
         f"members, {result.others} others, seed {result.plan.seed}; 95% intervals of the AUC."

@@ -1,4 +1,4 @@
-"""Who is a member, who is not, and whose images are public: known to the judge alone."""
+"""Who is a member, who is not, and which images are public: only the judge knows."""
 
 from __future__ import annotations
 
@@ -13,32 +13,33 @@ from keyhole.data import ImageSet
 from keyhole.errors import DoesNotFit
 from keyhole.seeds import generator
 
-PUBLIC = 10
-"""Public images that the attacker has for each member, where the data set has so many."""
+PUBLIC_PER_MEMBER = 10
+"""Public images per member that the attacker has, if the data set has that many."""
 
 
 @dataclass(frozen=True)
-class Truth:
-    """Who is a member and who is not, and the images that are public; the judge's alone."""
+class MembershipTruth:
+    """Members, non-members and public images."""
 
     members: LabelledImages
     others: LabelledImages
     public: LabelledImages
     order: Tensor
-    """How candidates are shuffled before the attacker sees them."""
+    """The permutation of the candidates before the attacker sees them."""
 
     @property
     def candidates(self) -> LabelledImages:
+        """Members and non-members, shuffled: the images that attackers are asked about."""
         return self.members.concatenate(self.others).take(self.order)
 
-    def apart(self, scores: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores of candidates as those of members and of non-members."""
+    def split_scores(self, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """Splits scores of candidates into those of members and of non-members."""
         inside = self.order < len(self.members)
         return scores[inside], scores[~inside]
 
 
-def drawn(data: ImageSet, plan: MembershipPlan, device: torch.device) -> Truth:
-    """Members, non-members and public images by seed; none shows a part of what another shows."""
+def draw_truth(data: ImageSet, plan: MembershipPlan, device: torch.device) -> MembershipTruth:
+    """Draws members, non-members and public images; no group of images is in two of them."""
     order = torch.randperm(len(data), generator=generator(plan.seed, "membership")).tolist()
     group = list(range(len(data))) if data.groups is None else data.groups.tolist()
     first = {group[i]: place for place, i in reversed(list(enumerate(order)))}
@@ -57,10 +58,12 @@ def drawn(data: ImageSet, plan: MembershipPlan, device: torch.device) -> Truth:
             f"data set {data.name!r} has {len(data)} images: too few for {plan.members} members "
             "and as many non-members: pass fewer --members"
         )
-    public = take(PUBLIC * plan.members if plan.public is None else plan.public)
+    public = take(PUBLIC_PER_MEMBER * plan.members if plan.public is None else plan.public)
 
-    def held(some: list[int]) -> LabelledImages:
-        return LabelledImages(data.images(some).to(device), data.labels[some].to(device))
+    def load_images(indices: list[int]) -> LabelledImages:
+        return LabelledImages(data.images(indices).to(device), data.labels[indices].to(device))
 
     candidates = torch.randperm(2 * plan.members, generator=generator(plan.seed, "candidates"))
-    return Truth(held(members), held(others), held(public), candidates)
+    return MembershipTruth(
+        load_images(members), load_images(others), load_images(public), candidates
+    )

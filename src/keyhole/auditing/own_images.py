@@ -1,4 +1,4 @@
-"""What an update tells of the client's labels, and of which images it was made of."""
+"""What an update reveals about the client's labels, and about which images it was trained on."""
 
 from __future__ import annotations
 
@@ -11,61 +11,63 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from keyhole.attacks import LabelInference
+from keyhole.auditing.attack_choice import can_infer_labels
 from keyhole.auditing.self_check import InferredLabels, OwnMembership
 from keyhole.data import ImageSet
 from keyhole.metrics.membership import auc
 from keyhole.threat import Observation
 
-AT_ONCE = 256
-"""Images that go through the model at once, at most; the first are few, as they may take long."""
-FIRST = 4
+MAX_CHUNK = 256
+"""Images that go through the model at once, at most."""
+FIRST_CHUNK = 4
+"""Images in the first chunk: few, because a model may be slow."""
 SECONDS = 2.0
-"""How long losses of the client's images, and then of others, may take; the rest is left out."""
+"""Time for the losses of the client's images, and again for others; the rest is left out."""
 
 
-def infer_labels(seen: Observation, labels: Tensor) -> InferredLabels | None:
-    """How many labels the `labels` attack gets right; None where it does not apply."""
-    attack = LabelInference()
-    if attack.incompatibilities(seen) or attack.reads(seen) - set(seen.update.change):
+def infer_labels(observation: Observation, labels: Tensor) -> InferredLabels | None:
+    """How many labels the `labels` attack gets right; None if it cannot run."""
+    if not can_infer_labels(observation):
         return None
-    found = attack(seen).labels
+    found = LabelInference()(observation).labels
     guessed = Counter([] if found is None else found.tolist())
     right = (guessed & Counter(labels.tolist())).total()
     return InferredLabels(right, len(labels))
 
 
 def compare_losses(
-    seen: Observation,
+    observation: Observation,
     data: ImageSet,
     own: tuple[Tensor, Tensor],
     others: tuple[Tensor, Tensor] | None,
 ) -> OwnMembership | None:
     """How far the update lowers the loss of the client's images, and of others.
 
-    Images are in [0, 1], each beside its label. None where a loss is not finite.
+    ``own`` and ``others`` are images in [0, 1] and their labels. None if a loss is not finite.
     """
-    before = dict(seen.model.state_dict())
-    change = seen.update.change
+    before = dict(observation.model.state_dict())
+    change = observation.update.change
     after = {n: t + change[n].to(t) if n in change else t for n, t in before.items()}
-    first, then = losses(seen.model, (before, after), data, *own)
-    if not (first.isfinite().all() and then.isfinite().all()):
+    weights = (before, after)
+    own_before, own_after = compute_losses(observation.model, weights, data, *own)
+    if not (own_before.isfinite().all() and own_after.isfinite().all()):
         return None
-    area, rest = None, 0
+    area, count = None, 0
     if others is not None and len(others[0]):
-        fell = losses(seen.model, (before, after), data, *others)
-        dropped = (fell[0] - fell[1]).nan_to_num(nan=-torch.inf)
-        area, rest = auc(first - then, dropped), len(dropped)
+        other_before, other_after = compute_losses(observation.model, weights, data, *others)
+        drops = (other_before - other_after).nan_to_num(nan=-torch.inf)
+        area, count = round(auc(own_before - own_after, drops), 4), len(drops)
     return OwnMembership(
-        loss_before=round(float(first.mean()), 4),
-        loss_after=round(float(then.mean()), 4),
-        own=len(first),
-        others=rest,
-        auc=None if area is None else round(area, 4),
+        loss_before=round(float(own_before.mean()), 4),
+        loss_after=round(float(own_after.mean()), 4),
+        own=len(own_before),
+        others=count,
+        auc=area,
     )
 
 
 @torch.no_grad()
-def losses(
+def compute_losses(
     model: nn.Module,
     weights: tuple[dict[str, Tensor], ...],
     data: ImageSet,
@@ -74,16 +76,16 @@ def losses(
 ) -> list[Tensor]:
     """The cross-entropy ``[n]`` of the images under each of ``weights``, in evaluation mode.
 
-    A model that is slow is shown the first n of the images, as many as the time allows.
+    A slow model sees only the first n images, as many as the time allows.
     """
     like = next(model.parameters())
-    found: list[list[Tensor]] = [[] for _ in weights]
-    start, size, ends = 0, FIRST, time.monotonic() + SECONDS
-    while start < len(images) and (start == 0 or time.monotonic() < ends):
-        some = slice(start, start + size)
-        inputs, truth = data.normalise(images[some]).to(like), labels[some].to(like.device)
-        for each, kept in zip(weights, found, strict=True):
+    losses: list[list[Tensor]] = [[] for _ in weights]
+    start, size, deadline = 0, FIRST_CHUNK, time.monotonic() + SECONDS
+    while start < len(images) and (start == 0 or time.monotonic() < deadline):
+        chunk = slice(start, start + size)
+        inputs, truth = data.normalise(images[chunk]).to(like), labels[chunk].to(like.device)
+        for each, found in zip(weights, losses, strict=True):
             logits = functional_call(model, each, (inputs,))
-            kept.append(cross_entropy(logits.double(), truth, reduction="none"))
-        start, size = start + size, min(2 * size, AT_ONCE)
-    return [torch.cat(kept).cpu() for kept in found]
+            found.append(cross_entropy(logits.double(), truth, reduction="none"))
+        start, size = start + size, min(2 * size, MAX_CHUNK)
+    return [torch.cat(found).cpu() for found in losses]

@@ -1,4 +1,4 @@
-"""What two runs have in common: the same findings, and the same images in them."""
+"""Pairs two runs: the findings that both have, and the images that both attack."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ from keyhole.auditing.tables import batches_of
 
 T = TypeVar("T")
 
-ENOUGH = 0.5
-"""Share of the smaller run's images that must be in the other one as well to be paired."""
+MIN_SHARED = 0.5
+"""The share of the smaller run's images that the other run must have for images to be paired."""
 VOLATILE = ("indices", "fingerprint", "gallery", "device", "left_out", "clients_did")
-"""Parts of a recipe that do not tell one setting of a plan from another."""
+"""Parts of a recipe that do not distinguish the settings of a plan."""
 
 
 @dataclass(frozen=True)
-class Places:
-    """Where the images, or the clients, that two findings share stand in their metrics' values."""
+class Positions:
+    """The positions, in two findings' metrics, of the images or clients that both have."""
 
     first: tuple[int, ...]
     second: tuple[int, ...]
     images: tuple[int, ...]
-    """Their indices in the data set; of clients, of the first image of each."""
+    """Indices in the data set; for clients, of the first image of each."""
 
 
 def finding_key(finding: Finding) -> tuple[str, ...]:
-    """What a finding is called in every run: model, data, defense, attack, attacker, server."""
+    """What identifies a finding in every run: model, data, defense, attack, attacker, server."""
     server = str(finding.knowledge.get("altered_model"))
     defense = label_defense(finding.defense)
     return finding.model, finding.data, defense, finding.attack, finding.attacker, server
 
 
-def details(finding: Finding) -> str:
-    """What tells findings of one key in one run from each other: parameters and recipe."""
+def spell_parameters(finding: Finding) -> str:
+    """What distinguishes findings with the same key in one run: parameters and recipe."""
     recipe = {k: v for k, v in finding.recipe.items() if k not in VOLATILE}
     return json.dumps([finding.attack_parameters, recipe], sort_keys=True, default=str)
 
@@ -48,16 +48,17 @@ def details(finding: Finding) -> str:
 def pair_findings(
     first: Sequence[Finding], second: Sequence[Finding]
 ) -> tuple[list[tuple[Finding, Finding]], list[Finding], list[Finding]]:
-    """The findings of both runs, in the first one's order; then those of one run alone.
+    """The findings of both runs, in the order of the first; then those of one run alone.
 
-    Where a run has several of one key, as of an attack with several numbers of iterations, those
-    with the same parameters and recipe are paired, and then what is left if it is one in each run.
+    If a run has several findings with one key, such as an attack with several numbers of
+    iterations, those with the same parameters and recipe are paired; if one is left in each run,
+    these two are paired as well.
     """
     pairs: list[tuple[Finding, Finding]] = []
     others = group_by(second, finding_key)
     for key, mine in group_by(first, finding_key).items():
         theirs = others.get(key, [])
-        alike = [(a, b) for a in mine for b in theirs if details(a) == details(b)]
+        alike = [(a, b) for a in mine for b in theirs if spell_parameters(a) == spell_parameters(b)]
         same = list({id(a): (a, b) for a, b in reversed(alike)}.values())
         used = {id(each) for pair in same for each in pair}
         left = [[f for f in group if id(f) not in used] for group in (mine, theirs)]
@@ -72,7 +73,7 @@ def pair_findings(
 
 
 def group_by(things: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]:
-    """The things by what ``key`` says of each, in their order."""
+    """Groups things by their keys, in their order."""
     groups: dict[Any, list[T]] = {}
     for thing in things:
         groups.setdefault(key(thing), []).append(thing)
@@ -80,12 +81,12 @@ def group_by(things: Iterable[T], key: Callable[[T], Any]) -> dict[Any, list[T]]
 
 
 def pair_images(
-    first: Finding, second: Finding, stores: tuple[Store | None, Store | None] = (None, None)
-) -> tuple[Places | None, str]:
-    """The images that both findings attack; None and the reason where they cannot be paired.
+    first: Finding, second: Finding, stores: tuple[Store | None, Store | None]
+) -> tuple[Positions | None, str]:
+    """The images that both findings attack; None and the reason if they cannot be paired.
 
-    Images are the same if the data set, its image size and their indices are, and where run folders
-    keep pictures of them, these as well.
+    Images are the same if data set, image size and indices are the same, and if the pictures in
+    the run folders, where there are any, are equal.
     """
     mine, theirs = batches_of(first), batches_of(second)
     if mine is None or theirs is None:
@@ -93,47 +94,45 @@ def pair_images(
     if list(first.recipe["image_size"]) != list(second.recipe["image_size"]):
         return None, "the images have other sizes"
     images = [[index for batch in batches for index in batch] for batches in (mine, theirs)]
-    places, fewer = shared_places(*images), min(len(each) for each in images)
-    if len(places.images) < ENOUGH * fewer or not places.images:
-        common = len(places.images)
+    shared, fewer = find_shared(*images), min(len(each) for each in images)
+    common = len(shared.images)
+    if common < MIN_SHARED * fewer or not common:
         seeds = first.recipe["seed"], second.recipe["seed"]
         why = f" (seeds {seeds[0]} and {seeds[1]})" if seeds[0] != seeds[1] else ""
         return None, f"the runs attack other images{why}: {common} of {fewer} are in both"
-    if not same_pictures(originals(first, stores[0]), originals(second, stores[1])):
+    originals = [
+        pictures_by_image(f, s, "truth") for f, s in zip((first, second), stores, strict=True)
+    ]
+    if not have_same_pictures(*originals):
         return None, "images of the same index differ: the data set has changed"
-    return places, ""
+    return shared, ""
 
 
-def pair_clients(first: Finding, second: Finding) -> Places:
+def pair_clients(first: Finding, second: Finding) -> Positions:
     """The clients whose batches are the same, for what is measured once per client."""
     batches = [[tuple(batch) for batch in batches_of(f) or ()] for f in (first, second)]
-    places = shared_places(*batches)
-    return Places(places.first, places.second, tuple(batches[0][i][0] for i in places.first))
+    shared = find_shared(*batches)
+    return Positions(shared.first, shared.second, tuple(batches[0][i][0] for i in shared.first))
 
 
-def shared_places(first: Sequence[T], second: Sequence[T]) -> Places:
-    """Where each thing that both lists hold stands in each; of one that recurs, the first time."""
+def find_shared(first: Sequence[T], second: Sequence[T]) -> Positions:
+    """The first positions, in each list, of the things that both lists hold."""
     mine = {thing: place for place, thing in reversed(list(enumerate(first)))}
     theirs = {thing: place for place, thing in reversed(list(enumerate(second)))}
     shared = [thing for thing in dict.fromkeys(first) if thing in theirs]
     images = tuple(thing for thing in shared if isinstance(thing, int))
-    return Places(tuple(mine[t] for t in shared), tuple(theirs[t] for t in shared), images)
-
-
-def originals(finding: Finding, store: Store | None) -> dict[int, torch.Tensor]:
-    """The kept originals, uint8 ``[C, H, W]``, by their indices in the data set."""
-    return pictures_by_image(finding, store, "truth")
+    return Positions(tuple(mine[t] for t in shared), tuple(theirs[t] for t in shared), images)
 
 
 def pictures_by_image(finding: Finding, store: Store | None, kind: str) -> dict[int, torch.Tensor]:
-    """The kept pictures of a finding, ``truth`` or ``seen``, by their indices in the data set."""
+    """The stored pictures, ``truth`` or ``seen``, uint8 ``[C, H, W]``, by index in the data set."""
     batches = batches_of(finding)
     if store is None or batches is None:
         return {}
-    kept = store.pictures(finding.key).get(kind, ())
-    return {batch[0]: picture for batch, picture in zip(batches, kept, strict=False)}
+    pictures = store.pictures(finding.key).get(kind, ())
+    return {batch[0]: picture for batch, picture in zip(batches, pictures, strict=False)}
 
 
-def same_pictures(first: dict[int, torch.Tensor], second: dict[int, torch.Tensor]) -> bool:
-    """Whether the pictures that both have are the same."""
+def have_same_pictures(first: dict[int, torch.Tensor], second: dict[int, torch.Tensor]) -> bool:
+    """Whether the pictures that both have are equal."""
     return all(torch.equal(first[i], second[i]) for i in first.keys() & second.keys())

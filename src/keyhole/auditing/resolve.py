@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.attacks import Attack
-from keyhole.auditing.client_normalisation import doubt_normalisation
+from keyhole.auditing.client_normalisation import note_assumption
 from keyhole.auditing.plan import AUTO, Stage
 from keyhole.auditing.stage_attacks import choose_attacks, configure_attack, drop_duplicates
 from keyhole.data import ImageSet, load
@@ -173,7 +173,7 @@ def resolve_stage(
         metrics=resolve_metrics(stage.metrics if metrics is None else metrics, images),
         defense_weights={} if weights is None else read_defense_weights(weights),
         notes=(
-            *doubt_normalisation(stage, images, own_model=model is not None and data is None),
+            *note_assumption(stage, images, own_model=model is not None and data is None),
             *describe_batch_norms(network, mode, mode_given=stage.client_mode is not None),
         ),
     )

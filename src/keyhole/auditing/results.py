@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyhole.atomic import read_json, write_json
 from keyhole.auditing.attack_setting import Skipped
@@ -15,27 +15,18 @@ from keyhole.auditing.finding_check import validate
 from keyhole.auditing.json_schema import SCHEMA_VERSION
 from keyhole.auditing.latex import latex_tables
 from keyhole.auditing.membership_result import MembershipResult
-from keyhole.auditing.membership_store import is_membership_run, read_result
+from keyhole.auditing.membership_store import is_membership_run, read_membership_result
 from keyhole.auditing.sections import Section, split_into_sections
 from keyhole.auditing.store import Store
 from keyhole.auditing.store_folder import SUMMARY
-from keyhole.auditing.tables import (
-    Row,
-    finding_rows,
-    image_rows,
-    to_csv,
-    to_frame,
-    write_if_asked,
-)
+from keyhole.auditing.tables import Row, finding_rows, image_rows
+from keyhole.auditing.tabular import TabularResult
 from keyhole.auditing.verdict import Verdict, judge_findings
 from keyhole.errors import RunFolderError, one_line
 
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
 
 @dataclass(frozen=True)
-class AuditResult:
+class AuditResult(TabularResult):
     """Everything an audit found.
 
     Args:
@@ -132,46 +123,19 @@ class AuditResult:
         return write_json(Path(path), self.to_json())
 
     def to_rows(self, *, per_image: bool = False) -> list[Row]:
-        """One row for each finding, or for each image of each finding; see :meth:`to_frame`.
+        """One row for each finding, or for each image of each finding.
 
-        Args:
-            per_image: One row for each image.
+        The columns of a finding are model, data, defense, attack, attacker, server (honest or
+        altered), victims and images; the verdict on the setting; mean, low, high and worst of every
+        metric; seconds, seed, and the rest of the recipe. Rows of images have one column per
+        metric.
         """
         if per_image:
             return image_rows(self.findings)
         return finding_rows(self.findings, self.verdicts)
 
-    def to_frame(self, *, per_image: bool = False) -> DataFrame:
-        """A pandas data frame with one row for each finding.
-
-        Its columns are model, data, defense, attack, attacker, server (honest or altered), victims
-        and images; the verdict on the setting; mean, low, high and worst of every metric; seconds,
-        seed, and the rest of the recipe.
-
-        Args:
-            per_image: One row for each image of each finding instead, with one column per metric.
-
-        Raises:
-            DoesNotFit: pandas is not installed.
-        """
-        return to_frame(self.to_rows(per_image=per_image))
-
-    def to_csv(self, path: str | Path | None = None, *, per_image: bool = False) -> str:
-        """The rows of :meth:`to_frame` as CSV; needs no pandas.
-
-        Args:
-            path: The file to write; None: only the text is returned.
-            per_image: One row for each image instead of each finding.
-        """
-        return write_if_asked(path, to_csv(self.to_rows(per_image=per_image)))
-
-    def to_latex(self, path: str | Path | None = None) -> str:
-        """LaTeX tables of the means and their intervals, one for each model and data set.
-
-        Args:
-            path: The file to write; None: only the text is returned.
-        """
-        return write_if_asked(path, latex_tables(self.sections))
+    def _build_latex(self) -> str:
+        return latex_tables(self.sections)
 
 
 def load_result(folder: str | Path) -> AuditResult | MembershipResult:
@@ -184,7 +148,7 @@ def load_result(folder: str | Path) -> AuditResult | MembershipResult:
         RunFolderError: There is no such run, or Keyhole did not write it.
     """
     place = Path(folder)
-    return read_result(place) if is_membership_run(place) else AuditResult.load(place)
+    return read_membership_result(place) if is_membership_run(place) else AuditResult.load(place)
 
 
 def read_skipped_and_notes(

@@ -14,7 +14,7 @@ from keyhole.settings import make_settings
 from keyhole.terminal import say_json, say_unwrapped
 
 if TYPE_CHECKING:
-    from keyhole.auditing.membership import MembershipResult
+    from keyhole.auditing.membership_result import MembershipResult
 
 
 @takes_fields_of(MembershipPlan, called={"defenses": "defense", "attacks": "attack"})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from keyhole.atomic import write_text
 from keyhole.auditing.comparison import Comparison, RunComparison, describe_run
-from keyhole.auditing.differences import FEWEST
+from keyhole.auditing.differences import MIN_IMAGES
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.labels import label_defense
 from keyhole.report import comparison_view as view
@@ -45,7 +45,7 @@ def render_comparison(comparison: Comparison) -> str:
             if (row := _pictures(comparison, finding))["images"]
         ],
         chips=CHIPS,
-        fewest=FEWEST,
+        fewest=MIN_IMAGES,
         label_defense=label_defense,
         label_pair=view.label_pair,
         format_change=view.format_change,

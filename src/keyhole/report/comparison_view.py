@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from keyhole.auditing.comparison import Comparison, FindingPair, RunComparison, VerdictPair
-from keyhole.auditing.differences import FEWEST, Difference, Leak
+from keyhole.auditing.differences import MIN_IMAGES, Difference, Leak
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.labels import label_attack, label_defense
 from keyhole.auditing.pairing import finding_key, pictures_by_image
@@ -148,8 +148,8 @@ def explain_pairs(pairs: Sequence[FindingPair]) -> list[str]:
                 f"{count_words(len(pair.images), 'image')} of {counts[0]} and {counts[1]} are in "
                 "both runs; only these are compared"
             )
-        if len(pair.images) < FEWEST:
-            lines.append(f"with fewer than {FEWEST} images no difference is called clear")
+        if len(pair.images) < MIN_IMAGES:
+            lines.append(f"with fewer than {MIN_IMAGES} images no difference is called clear")
     return list(dict.fromkeys(lines))
 
 

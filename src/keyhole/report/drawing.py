@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from keyhole.auditing.membership import Trial
+from keyhole.auditing.membership_result import Trial
 from keyhole.auditing.sections import Section
 from keyhole.metrics import METRICS, Metric
 from keyhole.report.view import Sweep, undefended

@@ -16,7 +16,7 @@ from torch import Tensor
 from keyhole.atomic import write_bytes
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.labels import label_attack, label_defense
-from keyhole.auditing.membership import MembershipResult
+from keyhole.auditing.membership_result import MembershipResult
 from keyhole.auditing.results import AuditResult
 from keyhole.auditing.sections import Section
 from keyhole.auditing.store import Store

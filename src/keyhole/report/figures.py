@@ -11,7 +11,7 @@ from typing import Any
 from PIL import Image
 from torch import Tensor
 
-from keyhole.auditing.membership import Trial
+from keyhole.auditing.membership_result import Trial
 from keyhole.auditing.sections import Section
 from keyhole.report.drawing import LARGE, Curve, draw_losses, draw_rocs, draw_sweeps
 from keyhole.report.view import Sweep

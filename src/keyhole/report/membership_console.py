@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from keyhole.auditing.membership import MembershipResult, Trial
+from keyhole.auditing.membership_result import MembershipResult, Trial
 from keyhole.report.console import WIDE
 from keyhole.report.membership_view import (
     describe_experiment,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from keyhole.atomic import write_text
-from keyhole.auditing.membership import MembershipResult
+from keyhole.auditing.membership_result import MembershipResult
 from keyhole.auditing.membership_store import REPORT
 from keyhole.report import membership_view as view
 from keyhole.report.figures import roc_plot

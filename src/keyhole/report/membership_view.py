@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keyhole.auditing.membership import MembershipResult, Trial
+from keyhole.auditing.membership_result import MembershipResult, Trial
 from keyhole.metrics.membership import RateAt
 from keyhole.registry import spell
 
