@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.defenses import Agp, ClientSide, Dp, Tip
-from keyhole.defenses.guidance import important_channels
-from keyhole.defenses.spectra import high_bins
+from keyhole.defenses.guidance import choose_important_channels
+from keyhole.defenses.spectra import find_high_bins
 from keyhole.federation import LocalTraining
 from keyhole.federation.client import local_update
 from keyhole.models import build
@@ -57,15 +57,15 @@ class Bench:
 
     def rank(self) -> dict[str, Tensor]:
         options: dict[str, Any] = {"ratio": 0.1, "absolute": False, "defense": "tip"}
-        return important_channels(self.update, self.side(), **options)
+        return choose_important_channels(self.update, self.side(), **options)
 
     def slice_by_slice(self) -> dict[str, Tensor]:
         """The algorithm as it is printed: for each kernel, for each channel in it."""
         made = {}
         draw, chosen = generator(1), self.rank()
-        for name, conv in Tip().layers(self.model).items():
+        for name, conv in Tip().noisy_layers(self.model).items():
             weight = self.update.change[f"{name}.weight"].clone()
-            mask = high_bins(*conv.kernel_size, 0.5).to(weight)
+            mask = find_high_bins(*conv.kernel_size, 0.5).to(weight)
             for kernel in chosen[name].tolist():
                 for channel in range(weight.shape[1]):
                     white = torch.randn(weight.shape[2:], generator=draw).to(weight)

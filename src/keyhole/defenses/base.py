@@ -53,7 +53,7 @@ class ClientSide:
         weights: The global weights as the server sent them; None: those of ``model``.
     """
 
-    generator: torch.Generator = field(default_factory=lambda: unpredictable_generator())
+    generator: torch.Generator = field(default_factory=lambda: make_unpredictable_generator())
     model: nn.Module | None = None
     images: Tensor | None = None
     labels: Tensor | None = None
@@ -63,14 +63,15 @@ class ClientSide:
     weights: Mapping[str, Tensor] | None = None
 
     def generator_at(self, place: Tensor) -> torch.Generator:
-        """The client's own generator on the CPU; on another device, one seeded by it.
+        """The client's own generator, or one on another device that is seeded by it.
 
         Args:
             place: A tensor on the device where numbers are to be drawn.
         """
-        if place.device.type == "cpu":
-            return self.generator
-        seed = int(torch.randint(2**62, (), generator=self.generator))
+        own = self.generator
+        if place.device.type == own.device.type:
+            return own
+        seed = int(torch.randint(2**62, (), generator=own, device=own.device))
         return torch.Generator(place.device).manual_seed(seed)
 
     def global_weight(self, name: str) -> Tensor | None:
@@ -90,7 +91,7 @@ class ClientSide:
         self.telemetry.update(values)
 
 
-def unpredictable_generator() -> torch.Generator:
+def make_unpredictable_generator() -> torch.Generator:
     """A generator that no one can repeat: two uploads never share their noise."""
     generator = torch.Generator()
     generator.seed()
@@ -253,7 +254,7 @@ class Defense(ABC):
         return spell_part(self)
 
 
-def name_undefended_buffers(model: nn.Module) -> list[str]:
+def caveats_of_buffers(model: nn.Module) -> list[str]:
     """The caveat of a defense that acts on parameters alone, where the model has float buffers."""
     if not any(buffer.is_floating_point() for buffer in model.buffers()):
         return []
@@ -272,7 +273,7 @@ def refuse_undefended(on_update: OnUpdate) -> OnUpdate:
 
     @functools.wraps(on_update)
     def checked(self: Defense, update: Update, side: ClientSide | None = None) -> Update:
-        weights = global_weights(self, side)
+        weights = find_global_weights(self, side)
         update.check().check_defended(weights)
         if weights is not None:
             update.check_against(weights)
@@ -281,7 +282,7 @@ def refuse_undefended(on_update: OnUpdate) -> OnUpdate:
     return checked
 
 
-def global_weights(defense: Defense, side: ClientSide | None) -> Mapping[str, Tensor] | None:
+def find_global_weights(defense: Defense, side: ClientSide | None) -> Mapping[str, Tensor] | None:
     """The tensors of the global model; None where the client's side does not have it."""
     if side is None or side.weights is not None:
         return None if side is None else side.weights

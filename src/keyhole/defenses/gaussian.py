@@ -20,7 +20,11 @@ from keyhole.update import Update
 class Gaussian(Defense):
     """Scales the update to norm ``clip`` where it is longer, then adds N(0, sigma^2) to each value.
 
-    ``sigma`` is absolute, in the units of the update; no privacy budget is claimed.
+    No privacy budget is claimed.
+
+    Args:
+        sigma: The noise's standard deviation, in the units of the update.
+        clip: The largest norm of an update; None: it is not clipped.
 
     >>> update = Update({"w": torch.zeros(10_000)})
     >>> noisy = Gaussian(sigma=0.1).on_update(update)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from keyhole.auditing.finding import versions
 from keyhole.auditing.run import full_precision
-from keyhole.defenses import noise_norm
+from keyhole.defenses import expected_noise_norm
 from keyhole.device import find_device
 from keyhole.federation import LocalTraining, average_updates, local_update
 from keyhole.models.gradcam import heat_maps
@@ -125,7 +125,7 @@ class HeatMapExperiment(Experiment):
         for name, defense in make_defenses(first, model).items():
             draws = [generator(seed, "noise", name, i) for i in range(len(uploads))]
             noisy = [u.defend(defense, model, data, d) for u, d in zip(uploads, draws, strict=True)]
-            norm = noise_norm(defense, first, model)
+            norm = expected_noise_norm(defense, first, model)
             yield name, noisy, {"defense": str(defense), "noise_norm": round(norm, 4)}
 
     def explain(

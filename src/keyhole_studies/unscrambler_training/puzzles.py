@@ -15,7 +15,7 @@ from keyhole.attacks.jigsaw.regions.planes import matched
 from keyhole.attacks.jigsaw.regions.seams import seams
 from keyhole.attacks.jigsaw.regions.solving import ROUNDS, SCHEDULES
 from keyhole.defenses import Csvar
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 
 ALIKE = 1e-3
 """Blocks that differ by less than this are equally right."""
@@ -65,7 +65,7 @@ def make_puzzle(images: PublicImages, count: int, draw: torch.Generator) -> Labe
     """
     truth = cut_crops(images, count, draw)
     seeds = torch.randint(2**62, (count,), generator=draw)
-    parts = cells(Csvar().shuffle(truth, seeds), sensitive(truth))
+    parts = cells(Csvar().shuffle(truth, seeds), find_sensitive_regions(truth))
     right, asked = find_answers(parts, truth)
     seen = Cells(parts.items + draw_noise(parts.items, draw), parts.coarse, parts.real)
     coloured = picked(seen.items, matched(seen)) if truth.shape[1] > 1 else seen.items

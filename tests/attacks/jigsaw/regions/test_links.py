@@ -5,14 +5,14 @@ import torch
 from keyhole.attacks.jigsaw.regions.cells import cells
 from keyhole.attacks.jigsaw.regions.links import region_beliefs
 from keyhole.attacks.jigsaw.regions.seams import Seams, seams
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 
 STEADY = [1.0] * 20
 
 
 def test_rows_and_columns_sum_to_one(hide) -> None:
     image = hide(3, 28, 28).shuffled
-    parts = cells(image, sensitive(image))
+    parts = cells(image, find_sensitive_regions(image))
     found = region_beliefs(seams(parts, parts.items), parts, STEADY)
     assert torch.allclose(found.sum(-1), torch.ones(found.shape[:-1]), atol=1e-4)
     assert torch.allclose(found.sum(-2), torch.ones(found.shape[:-1]), atol=0.1)
@@ -47,7 +47,7 @@ def test_certain_seams_and_one_known_item_fix_all_others() -> None:
 
 def test_a_regions_seams_speak_to_the_next(hide) -> None:
     hidden = hide(1, 32, 32, count=1)
-    parts = cells(hidden.shuffled, sensitive(hidden.shuffled))
+    parts = cells(hidden.shuffled, find_sensitive_regions(hidden.shuffled))
     costs = seams(parts, parts.items)
     mute = Seams(costs.right, costs.below, costs.next_right * 0, costs.next_below * 0)
     with_, without = (region_beliefs(c, parts, STEADY) for c in (costs, mute))

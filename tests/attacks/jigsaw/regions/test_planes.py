@@ -4,7 +4,7 @@ import torch
 
 from keyhole.attacks.jigsaw.regions.cells import cells, picked
 from keyhole.attacks.jigsaw.regions.planes import apartness, covariance, matched
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.seeds import generator
 
 
@@ -23,7 +23,7 @@ def test_partners_are_found_by_texture() -> None:
 
 def test_the_middle_plane_keeps_its_items() -> None:
     image = torch.rand(1, 3, 28, 28)
-    found = matched(cells(image, sensitive(image)))
+    found = matched(cells(image, find_sensitive_regions(image)))
     assert torch.equal(found[:, 1], torch.arange(16).expand_as(found[:, 1]))
     assert torch.equal(found.sort(-1).values, torch.arange(16).expand_as(found))
 

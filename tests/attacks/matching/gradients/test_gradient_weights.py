@@ -24,15 +24,15 @@ from keyhole.attacks.matching.presets import FEATURES, choose_feature_weight
 from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.data import denormalise
 from keyhole.defenses import DEFENSES, ClientSide, Defense, Noise
-from keyhole.defenses.noise_model import projection
-from keyhole.defenses.spectra import high_bins
+from keyhole.defenses.noise_model import build_projection
+from keyhole.defenses.spectra import find_high_bins
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.threat import Observation
 
 Clients = Callable[..., list[Any]]
 
-DC = projection(high_bins(3, 3, 0.5))
+DC = build_projection(find_high_bins(3, 3, 0.5))
 
 
 def test_a_dimmed_row_keeps_the_sum_of_each_kernel() -> None:

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from keyhole.defenses.regions import Zone, region_side, zones
+from keyhole.defenses.regions import Zone, region_side, split_into_zones
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class Pools:
         zone, side = self.zone, self.block
         every = self._every(images)
         every[self.chosen.expand(every.shape[:3])] = blocks
-        (down, across), lead = zone.grid(side), every.shape[:2]
+        (down, across), lead = zone.block_grid(side), every.shape[:2]
         laid = every.view(*lead, zone.rows, zone.columns, down, across, side, side)
         laid = laid.permute(0, 1, 2, 4, 6, 3, 5, 7)
-        zone.area(images).copy_(laid.reshape(*lead, zone.rows * zone.tall, -1))
+        zone.crop(images).copy_(laid.reshape(*lead, zone.rows * zone.tall, -1))
 
     def _every(self, images: Tensor) -> Tensor:
         """``[B, C, regions, blocks, pixels]``, a copy."""
         zone, side = self.zone, self.block
-        (down, across), area = zone.grid(side), zone.area(images)
+        (down, across), area = zone.block_grid(side), zone.crop(images)
         lead = area.shape[:2]
         cut = area.reshape(*lead, zone.rows, down, side, zone.columns, across, side)
         ordered = cut.permute(0, 1, 2, 5, 3, 6, 4, 7).clone(memory_format=torch.contiguous_format)
@@ -56,10 +56,10 @@ def pools(
     """
     height, width = images.shape[-2:]
     side = region_side(height, width)
-    for zone in zones(height, width, block):
+    for zone in split_into_zones(height, width, block):
         if odd_only and not is_odd(zone, side):
             continue
-        is_fine = zone.of_regions(fine, side).reshape(len(images), 1, zone.regions)
+        is_fine = zone.select_regions(fine, side).reshape(len(images), 1, zone.regions)
         if zone.fine == zone.coarse:
             yield Pools(zone, zone.fine, torch.ones_like(is_fine))
         else:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from keyhole.attacks.jigsaw.regions.blocks import is_odd
-from keyhole.defenses.regions import region_side, zones
+from keyhole.defenses.regions import region_side, split_into_zones
 from keyhole.errors import DoesNotFit
 
 CELLS = 16
@@ -92,15 +92,15 @@ def cells(shuffled: Tensor, fine: Tensor, block: int | None = None) -> Cells:
     rows, columns = fine.shape[-2:]
     real = torch.zeros(rows, columns, 4, 4, dtype=torch.bool, device=shuffled.device)
     coarse = torch.zeros_like(fine)
-    for zone in zones(height, width, block):
+    for zone in split_into_zones(height, width, block):
         if is_odd(zone, side):
             continue
-        down, across = zone.grid(side // 4)
+        down, across = zone.block_grid(side // 4)
         row, column = zone.top // side, zone.left // side
         real[row : row + zone.rows, column : column + zone.columns, :down, :across] = True
-        is_fine = zone.of_regions(fine, side)
+        is_fine = zone.select_regions(fine, side)
         sizes = torch.where(is_fine, zone.fine, zone.coarse)
-        zone.of_regions(coarse, side).copy_(2 * sizes == side)
+        zone.select_regions(coarse, side).copy_(2 * sizes == side)
     items = cut(shuffled, side // 4, (rows, columns))
     return Cells(items=items, coarse=coarse, real=real.flatten(2))
 

@@ -25,7 +25,7 @@ from keyhole.attacks.jigsaw.regions.planes import matched
 from keyhole.attacks.jigsaw.regions.seams import Seams, seams
 from keyhole.attacks.jigsaw.regions.thumbnails import thumbnail
 from keyhole.defenses.csvar import Csvar, check_images
-from keyhole.defenses.regions import region_side, sensitive, zones
+from keyhole.defenses.regions import find_sensitive_regions, region_side, split_into_zones
 from keyhole.errors import BadValue, DoesNotFit
 
 SCHEDULES = ((2.0, 0.5), (4.0, 0.3), (0.4, 0.4))
@@ -79,7 +79,7 @@ def solve(
         raise BadValue("solve takes finite floats in [0, 1]")
     if defense.channels == "mixed":
         raise DoesNotFit("blocks that changed planes (channels='mixed') are not put in order")
-    flags = sensitive(shuffled) if fine is None else fine
+    flags = find_sensitive_regions(shuffled) if fine is None else fine
     limit = AT_ONCE.get(shuffled.device.type, AT_ONCE["cuda"])
     step = max(1, limit // flags[0].numel()) if len(flags) else 1
     parts = [
@@ -160,7 +160,7 @@ def with_odd_zones(shuffled: Tensor, sources: Tensor, fine: Tensor, block: int |
     """
     height, width = shuffled.shape[-2:]
     side = region_side(height, width)
-    if not any(is_odd(zone, side) for zone in zones(height, width, block)):
+    if not any(is_odd(zone, side) for zone in split_into_zones(height, width, block)):
         return sources
     found = taken(shuffled, sources)
     like = gone_on(found, side)

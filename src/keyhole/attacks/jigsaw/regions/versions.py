@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from keyhole.attacks.jigsaw.regions.blocks import by_content, pools, taken
-from keyhole.defenses.regions import variances
+from keyhole.defenses.regions import compute_region_variances
 from keyhole.errors import BadValue
 
 ROUNDS = 2
@@ -47,7 +47,7 @@ def sensitive_together(versions: Tensor) -> Tensor:
 
     bool ``[B, rows, columns]``.
     """
-    spread = torch.stack([variances(version) for version in versions]).mean(0)
+    spread = torch.stack([compute_region_variances(version) for version in versions]).mean(0)
     ranked = spread.flatten(1).sort(1).values
     count = ranked.shape[1]
     median = (ranked[:, (count - 1) // 2] + ranked[:, count // 2]) / 2
