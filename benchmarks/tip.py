@@ -30,7 +30,7 @@ from keyhole.defenses import Agp, ClientSide, Dp, Tip
 from keyhole.defenses.guidance import choose_important_channels
 from keyhole.defenses.spectra import find_high_bins
 from keyhole.federation import LocalTraining
-from keyhole.federation.client import local_update
+from keyhole.federation.client import compute_local_update
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
@@ -53,7 +53,7 @@ class Bench:
         return ClientSide(generator(1), self.model, self.images, self.labels)
 
     def train(self) -> Update:
-        return local_update(self.model, self.images, self.labels, training=RECIPE, seed=0)
+        return compute_local_update(self.model, self.images, self.labels, training=RECIPE, seed=0)
 
     def rank(self) -> dict[str, Tensor]:
         options: dict[str, Any] = {"ratio": 0.1, "absolute": False, "defense": "tip"}

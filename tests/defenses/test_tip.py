@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from keyhole.data import load
 from keyhole.defenses import ClientSide, Tip
 from keyhole.errors import BadUpdate, DoesNotFit
-from keyhole.federation import LocalTraining, defended_update
+from keyhole.federation import LocalTraining, train_client
 from keyhole.models import build
 from keyhole.models.channel_importance import channel_importance, convolutions, weight_name
 from keyhole.seeds import generator
@@ -285,7 +285,7 @@ def test_a_client_must_show_its_images(small: nn.Module) -> None:
 def test_it_works_on_networks_by_name(name: str, size: int) -> None:
     model = build(name, classes=10, image_size=size)
     data = load("photos", image_size=size)
-    update, told = defended_update(
+    update, told = train_client(
         model,
         data.images([0, 1]),
         torch.tensor([3, 4]),

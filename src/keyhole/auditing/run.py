@@ -28,7 +28,7 @@ from keyhole.auditing.verdict import verdicts
 from keyhole.data import Normalisation
 from keyhole.defenses import NoDefense
 from keyhole.defenses.base import Memory
-from keyhole.federation import defended_update
+from keyhole.federation import train_client
 from keyhole.metrics import METRICS, summarise
 from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.parameters import parameters, recordable
@@ -210,7 +210,7 @@ def observe(setting: AttackSetting, victim: int, totals: SettingAccumulator) -> 
     line = RecordingDefense(setting.defense)
     for _ in range(made.stage.repeats):
         record = MaskRecorder()
-        update, telemetry = defended_update(
+        update, telemetry = train_client(
             setting.model,
             made.data.images(indices).to(like),
             labels.to(like.device),

@@ -40,7 +40,14 @@ Maker = Callable[..., nn.Module]
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network that can be asked for by name."""
+    """A network that is built by name.
+
+    Args:
+        name: The name.
+        summary: What it is, in one line.
+        paper: The paper that used it.
+        make: Makes it; called with ``classes``, ``channels`` and ``image_size``.
+    """
 
     name: str
     summary: str
@@ -101,6 +108,9 @@ OWN = "package.module:callable"
 def is_own(name: str) -> bool:
     """Whether a name stands for code that is not Keyhole's, timm's or torchvision's.
 
+    Args:
+        name: The model's name.
+
     >>> is_own("my.package:build"), is_own("timm:deit_tiny_patch16_224")
     (True, False)
     """
@@ -121,7 +131,16 @@ def build(
     seed: int = 0,
     weights: Path | None = None,
 ) -> nn.Module:
-    """A model by name: initialised from ``seed``, or with weights from a safetensors file.
+    """Builds a model by name.
+
+    Args:
+        name: One of :data:`MODELS`, ``timm:NAME``, ``torchvision:NAME``, ``dp:NAME``,
+            ``package.module:callable``, or the name of a plug-in.
+        classes: The number of classes.
+        channels: The number of colour planes of an image.
+        image_size: The side of an image in pixels, or its height and width.
+        seed: The seed of the initial weights.
+        weights: A safetensors file with weights to load; None: the initial ones.
 
     >>> model = build("mlp", classes=10, channels=1, image_size=28)
     >>> sum(p.numel() for p in model.parameters())

@@ -16,7 +16,7 @@ from keyhole.auditing.finding import versions
 from keyhole.auditing.run import full_precision
 from keyhole.defenses import expected_noise_norm
 from keyhole.device import find_device
-from keyhole.federation import LocalTraining, average_updates, local_update
+from keyhole.federation import LocalTraining, average_updates, compute_local_update
 from keyhole.models.gradcam import heat_maps
 from keyhole.seeds import derive, generator
 from keyhole.settings import ClientMode
@@ -118,7 +118,7 @@ class HeatMapExperiment(Experiment):
         for number, index in enumerate(chosen):
             images, labels = data.images([index]).to(like), data.labels[[index]].to(like.device)
             inputs, own = data.normalise(images), derive(seed, "client", number)
-            update = local_update(model, inputs, labels, training=training, seed=own)
+            update = compute_local_update(model, inputs, labels, training=training, seed=own)
             uploads.append(Upload(images, labels, update.check()))
         first = uploads[0].update
         yield "none", [upload.update for upload in uploads], {"defense": "none", "noise_norm": 0.0}

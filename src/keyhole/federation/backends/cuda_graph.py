@@ -2,7 +2,7 @@
 
 A training step of a deep network is a thousand small operations, and launching them one by one
 takes longer than computing them. Here they are recorded once and launched together. The result is
-that of :func:`keyhole.federation.client.local_update`, to float tolerance.
+that of :func:`keyhole.federation.client.compute_local_update`, to float tolerance.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.defenses.base import Defense, Telemetry
+from keyhole.federation.backends.base import Backend
 from keyhole.federation.client import RoundClient, update_from_change
 from keyhole.federation.training import LocalTraining, augment_images
 from keyhole.models.modes import set_mode
@@ -28,7 +29,7 @@ ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 """torch's defaults."""
 
 
-class CudaGraphTrainer:
+class CudaGraphTrainer(Backend):
     """Trains clients by recorded steps; recordings are kept from round to round.
 
     With several ``slots``, that many clients take turns step by step, each on its own stream, so
@@ -66,7 +67,6 @@ class CudaGraphTrainer:
     def train(
         self, model: nn.Module, clients: Sequence[RoundClient], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
-        """Returns each client's update under ``defense``, and what the defense reports."""
         check_weights(model.state_dict())
         results: list[tuple[Update, Telemetry]] = []
         width = len(self.slots)

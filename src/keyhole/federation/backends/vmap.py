@@ -19,6 +19,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from keyhole.defenses.base import Defense, Telemetry
 from keyhole.errors import one_line
+from keyhole.federation.backends.base import Backend
 from keyhole.federation.client import RoundClient, update_from_change
 from keyhole.federation.training import LocalTraining, augment_images
 from keyhole.models.modes import has_batch_norm, set_mode
@@ -38,7 +39,7 @@ LeNet has 1,000 and the small ViT 10,000; the MLP with 94,000 and ResNet-18 with
 """
 
 
-class VmapTrainer:
+class VmapTrainer(Backend):
     """Trains clients that take equally many steps as one tensor axis."""
 
     def supports(
@@ -67,14 +68,19 @@ class VmapTrainer:
     def train(
         self, model: nn.Module, clients: Sequence[RoundClient], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
-        """Returns each client's update under ``defense``, and what the defense reports."""
         check_weights(model.state_dict())
         return self.train_models([model] * len(clients), clients, defense=defense)
 
     def train_models(
         self, models: Sequence[nn.Module], clients: Sequence[RoundClient], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
-        """Does the same where client i starts from the weights of ``models[i]``."""
+        """Does the same where every client starts from weights of its own.
+
+        Args:
+            models: The model that each client starts from.
+            clients: The clients, as many as models.
+            defense: The defense of every client.
+        """
         sides = [client.side(model) for client, model in zip(clients, models, strict=True)]
         epochs = itertools.count()
 
@@ -109,10 +115,9 @@ def train_stacked(
 ) -> list[Update]:
     """Trains K ``models``, each on its own inputs ``[n, C, H, W]``; returns K updates.
 
-    The models are alike but for their weights.
-
-    Batches are drawn as :func:`keyhole.federation.client.local_update` draws them; shorter ones
-    are padded with images that have no weight.
+    The models differ in their weights alone. Batches are those that
+    :func:`keyhole.federation.client.compute_local_update` draws; shorter ones are padded with
+    images that have no weight.
     """
     stacked = StackedClients(models, training)
     stacked.train(inputs, labels, seeds)

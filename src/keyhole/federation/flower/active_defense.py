@@ -20,7 +20,7 @@ from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.calibrated import CalibratedNoise
 from keyhole.errors import DoesNotFit
-from keyhole.federation.client import ImagesByEpoch, local_update
+from keyhole.federation.client import ImagesByEpoch, compute_local_update
 from keyhole.federation.flower.messages import Tensors
 from keyhole.federation.training import LocalTraining
 from keyhole.update import Update
@@ -166,7 +166,7 @@ def local_training(
         return data.normalise(protected_images(version))
 
     first = data.normalise(protected_images(images))
-    update = local_update(
+    update = compute_local_update(
         protected_model(model),
         first,
         labels,
