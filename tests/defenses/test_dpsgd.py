@@ -160,6 +160,12 @@ def test_every_image_keeps_the_dropout_masks_that_the_client_recorded() -> None:
         assert torch.allclose(flat(found), flat(list(expected)), rtol=1e-4, atol=1e-6)
 
 
+def test_dropout_layers_without_a_mask_still_drop() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.AlphaDropout(0.5), nn.Linear(64, 10)).train()
+    one, other = (flat(step(model, DpSgd(noise=0, clip=1e6))) for _ in range(2))
+    assert not torch.equal(one, other)
+
+
 def test_parameters_that_take_no_part_get_zeros_before_the_noise() -> None:
     model = Attentive()
     found = dict(zip(dict(model.named_parameters()), step(model, DpSgd(noise=0)), strict=True))

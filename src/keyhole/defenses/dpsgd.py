@@ -173,7 +173,7 @@ def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> di
 class ReplayedMasks(FixedMasks):
     """Drops by given masks; dropout layers without one draw their own."""
 
-    drives = False
+    decides = False
 
 
 def record_step(memory: Memory, noise: float, sample_rate: float) -> None:
