@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
 from keyhole.federation import Federation, TrainingPlan, build_federation
-from keyhole.federation.flower import local_training
+from keyhole.federation.flower import train_locally
 
 
 @cache
@@ -29,7 +29,7 @@ def client_of(plan: TrainingPlan) -> ClientApp:
         client, model = int(context.node_config["partition-id"]), federation.model
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         member = federation.make_client(int(message.content["config"]["server-round"]), client)
-        update = local_training(
+        update = train_locally(
             model,
             member.images,
             member.labels,

@@ -18,7 +18,7 @@ from keyhole.data.normalisation import (
 )
 from keyhole.errors import BadValue
 from keyhole.mean_and_std import parse_deviations, parse_means
-from keyhole.models import is_own
+from keyhole.models import is_user_model
 from keyhole.threat import Observation
 
 PASS_THEM = "pass --mean and --std (mean=, std= in Python and in curious(...))"
@@ -54,7 +54,7 @@ def describe_assumption(data: ImageSet) -> str:
 
 def doubt_normalisation(stage: Stage, data: ImageSet, *, own_model: bool) -> tuple[str, ...]:
     """A line where a model that was trained elsewhere is fed by the data set's own mean and std."""
-    if stage.mean is not None or not (own_model or stage.weights or is_own(stage.model)):
+    if stage.mean is not None or not (own_model or stage.weights or is_user_model(stage.model)):
         return ()
     return (
         f"how the model's training normalised its images is not known: the data set's own "

@@ -29,7 +29,7 @@ from keyhole.errors import BadValue, DoesNotFit
 from keyhole.federation import LocalTraining
 from keyhole.metrics import ImageMetric, Metric, choose_metrics
 from keyhole.metrics.image import UNIFORM_WINDOW
-from keyhole.models import build, check_takes
+from keyhole.models import build, check_logits
 from keyhole.models.modes import default_mode, has_batch_norm
 from keyhole.models.weights import fill_defense_weights, read_defense_weights
 from keyhole.seeds import generator
@@ -152,7 +152,7 @@ def resolve_stage(
         network = _network(stage, found, seed)
     else:
         network = copy.deepcopy(model)
-        check_takes(network, stage.model, found.shape, len(found.classes))
+        check_logits(network, stage.model, found.shape, len(found.classes))
     spare = (
         {} if stage.weights is None or model is not None else read_defense_weights(stage.weights)
     )

@@ -261,6 +261,11 @@ def caveats_of_buffers(model: nn.Module) -> list[str]:
     return ["where clients share weights, running statistics leave unclipped and without noise"]
 
 
+def uses_door(defense: Defense, door: str) -> bool:
+    """Whether a defense does something at ``on_images``, ``on_model``, ``on_step``, ...."""
+    return getattr(type(defense), door) is not getattr(Defense, door)
+
+
 OnUpdate = Callable[..., Update]
 
 

@@ -68,6 +68,11 @@ def draw_noise(
     return noise
 
 
+def total_norm(squared_norms: list[Tensor]) -> float:
+    """The norm of all tensors together, whose squared norms these are."""
+    return math.sqrt(float(torch.stack(squared_norms).sum())) if squared_norms else 0.0
+
+
 def squared_norm(noise: Tensor) -> Tensor:
     """The squared norm, in double."""
     wide = noise.to(torch.promote_types(noise.dtype, torch.float32))

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Annotated, ClassVar, Self
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, caveats_of_buffers
 from keyhole.defenses.calibrated import CalibratedNoise, keep_parameters
-from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm
+from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm, total_norm
 from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.update import Update
 
@@ -80,8 +78,9 @@ class Dp(CalibratedNoise):
             return clipped + noise
 
         protected = update.map(protect)
-        length = math.sqrt(float(torch.stack(energies).sum())) if energies else 0.0
-        side.record(sigma=sigma, update_norm=norm, clip_scale=scale, noise_norm=length)
+        side.record(
+            sigma=sigma, update_norm=norm, clip_scale=scale, noise_norm=total_norm(energies)
+        )
         return protected
 
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense
-from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm
+from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm, total_norm
 from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.update import Update
 
@@ -56,8 +54,7 @@ class Gaussian(Defense):
             return tensor + noise
 
         protected = short.map(protect)
-        length = math.sqrt(float(torch.stack(energies).sum())) if energies else 0.0
-        side.record(update_norm=norm, clip_scale=scale, noise_norm=length)
+        side.record(update_norm=norm, clip_scale=scale, noise_norm=total_norm(energies))
         return protected
 
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:

@@ -105,18 +105,14 @@ def train_client(
         images_by_epoch: Returns other versions of the images for epochs after the first.
     """
     check_weights(model.state_dict())
-    side = ClientSide(
-        generator=generator,
-        model=model,
-        images=images,
-        labels=labels,
-        memory={} if memory is None else memory,
-        normalise=data.normalise,
-    )
+    training = training or LocalTraining()
+    memory = {} if memory is None else memory
+    client = RoundClient(images, labels, generator, memory, data, training, images_by_epoch)
+    side = client.side(model)
     epochs = itertools.count(1)
 
     def next_inputs() -> Tensor:
-        side.images = images if images_by_epoch is None else images_by_epoch(next(epochs))
+        side.images = client.images_for(next(epochs))
         return data.normalise(defense.on_images(side.images, side))
 
     defended_images = defense.on_images(images, side)
@@ -125,7 +121,7 @@ def train_client(
         local,
         data.normalise(defended_images),
         labels,
-        training=training or LocalTraining(),
+        training=training,
         seed=int(torch.randint(2**62, (), generator=generator)),
         mask_recorder=mask_recorder,
         next_inputs=next_inputs,

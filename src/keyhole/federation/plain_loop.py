@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from keyhole.defenses import DEFENSES
-from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
+from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry, uses_door
 from keyhole.errors import DoesNotFit
 from keyhole.seeds import generator as seeded_generator
 from keyhole.update import Update, check_finite, check_weights, difference, in_type_of, sum_of
@@ -260,8 +260,3 @@ def copy_weights(model: nn.Module) -> dict[str, Tensor]:
 def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     """Whether two models have the same tensors."""
     return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
-
-
-def uses_door(defense: Defense, door: str) -> bool:
-    """Whether a defense does something at ``on_images``, ``on_model``, ``on_step``, ...."""
-    return getattr(type(defense), door) is not getattr(Defense, door)

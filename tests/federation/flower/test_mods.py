@@ -51,8 +51,8 @@ from keyhole.federation import (
 from keyhole.federation.flower import (
     as_mod,
     before_upload,
-    protected_images,
-    protected_model,
+    protect_images,
+    protect_model,
     tell_defense,
 )
 from keyhole.update import Update
@@ -61,9 +61,9 @@ from keyhole.update import Update
 @pytest.mark.parametrize(
     ("defense", "missing"),
     [
-        (Grain(), "protected_images(images)"),
-        (Dropout(), "protected_model(model)"),
-        (Signs(), "protected_step(model, inputs, labels)"),
+        (Grain(), "protect_images(images)"),
+        (Dropout(), "protect_model(model)"),
+        (Signs(), "protect_step(model, inputs, labels)"),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -75,9 +75,9 @@ def test_an_undefended_update_never_leaves(
     @app.train()
     def train(message: Message, context: Any) -> Message:
         if "images" not in missing:
-            protected_images(torch.rand(1, 1, 8, 8))
+            protect_images(torch.rand(1, 1, 8, 8))
         if "model" not in missing.partition("(")[0]:
-            protected_model(nn.Linear(1, 1))
+            protect_model(nn.Linear(1, 1))
         return answer(message, message.content["arrays"].to_torch_state_dict(), 1, 0)
 
     assert run(app, build_federation(plan_of(), data_dir=None).model) == {}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole.defenses.base import Defense, Telemetry
+from keyhole.defenses.base import Defense, Telemetry, uses_door
 from keyhole.federation.backends.base import Backend
 from keyhole.federation.client import RoundClient, update_from_change
 from keyhole.federation.training import LocalTraining, augment_images
@@ -55,9 +55,7 @@ class CudaGraphTrainer(Backend):
         compute a gradient of its own nor change the model.
         """
         del sizes
-        plain = (
-            type(defense).on_step is Defense.on_step and type(defense).on_model is Defense.on_model
-        )
+        plain = not uses_door(defense, "on_step") and not uses_door(defense, "on_model")
         return plain and training.lr is not None and next(model.parameters()).is_cuda
 
     def clients_at_once(self, model: nn.Module) -> int:

@@ -17,7 +17,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from keyhole.defenses.base import Defense, Telemetry
+from keyhole.defenses.base import Defense, Telemetry, uses_door
 from keyhole.errors import one_line
 from keyhole.federation.backends.base import Backend
 from keyhole.federation.client import RoundClient, update_from_change
@@ -50,11 +50,10 @@ class VmapTrainer(Backend):
         They must take equally many steps and share weights, and the defense must not compute a
         gradient of its own. Shorter batches are padded, which batch statistics would notice.
         """
-        own_gradient = type(defense).on_step is not Defense.on_step
         steps = {training.count_steps(size) for size in sizes}
         may_pad = len(set(sizes)) == 1 or not uses_batch_statistics(model, training)
         stackable = len(sizes) > 1 and len(steps) == 1 and may_pad
-        return stackable and training.lr is not None and not own_gradient
+        return stackable and training.lr is not None and not uses_door(defense, "on_step")
 
     def clients_at_once(self, model: nn.Module) -> int:
         """Returns for how many clients' weights there is memory."""
