@@ -24,6 +24,7 @@ class Gaussian(Defense):
         sigma: The noise's standard deviation, in the units of the update.
         clip: The largest norm of an update; None: it is not clipped.
 
+    >>> import torch
     >>> update = Update({"w": torch.zeros(10_000)})
     >>> noisy = Gaussian(sigma=0.1).on_update(update)
     >>> round(float(noisy.change["w"].std()), 2)
