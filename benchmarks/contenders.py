@@ -34,7 +34,7 @@ from keyhole.attacks.matching.victim_group import VictimGroup
 from keyhole.data import ImageSet
 from keyhole.defenses import Dropout, NoDefense
 from keyhole.errors import KeyholeError, one_line
-from keyhole.federation import defended_update
+from keyhole.federation import train_client
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge, Observation, Server
@@ -105,7 +105,7 @@ def observe(case: Case, clients: int) -> list[Observation]:
     seen = []
     for client in range(clients):
         labels = IMAGES.labels[[client % CLIENTS]]
-        update, _ = defended_update(
+        update, _ = train_client(
             model,
             IMAGES.images([client % CLIENTS]).to(case.device),
             labels.to(case.device),

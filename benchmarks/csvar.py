@@ -26,7 +26,7 @@ from torch import Tensor
 
 from keyhole.defenses import Csvar
 from keyhole.defenses.regions import region_side
-from keyhole.defenses.shuffles import map_chunks, secret_numbers
+from keyhole.defenses.shuffles import draw_keyed_numbers, map_chunks
 
 Contender = Callable[[Tensor], object]
 
@@ -66,12 +66,12 @@ def ours(images: Tensor) -> Tensor:
 def by_secret_key(images: Tensor) -> Tensor:
     """As the collection node does it: seeds by a keyed hash."""
     defense = Csvar()
-    count = defense.count_numbers(images)
+    count = defense.count_draws(images)
 
     def some(part: Tensor, places: slice) -> Tensor:
         numbers = range(len(images))[places]
-        draws = [secret_numbers(b"k" * 32, str(number), count) for number in numbers]
-        return defense.plan(part, torch.stack(draws)).apply(part)
+        draws = [draw_keyed_numbers(b"k" * 32, str(number), count) for number in numbers]
+        return defense.plan_shuffle(part, torch.stack(draws)).apply(part)
 
     return map_chunks(images, some)
 

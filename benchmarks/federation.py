@@ -43,7 +43,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 import torch
 
-from keyhole.federation import Federation, TrainingPlan, assemble
+from keyhole.federation import Federation, TrainingPlan, build_federation
 from keyhole.federation.backends import Backend, LoopTrainer, VmapTrainer
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class Race:
 
 def own(plan: TrainingPlan, backend: Backend) -> Federation:
     """Keyhole's federation; it evaluates on one image only, as Flower's does not evaluate."""
-    federation = assemble(plan, data_dir=None)
+    federation = build_federation(plan, data_dir=None)
     data, indices = federation.test
     federation.test, federation.backend = (data, indices[:1]), backend
     return federation

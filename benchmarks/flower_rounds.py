@@ -10,13 +10,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from torch import Tensor
 
-from keyhole.federation import Federation, TrainingPlan, assemble
-from keyhole.federation.flower import local_training
+from keyhole.federation import Federation, TrainingPlan, build_federation
+from keyhole.federation.flower import train_locally
 
 
 @cache
 def federation_of(plan: TrainingPlan) -> Federation:
-    return assemble(plan, data_dir=None)
+    return build_federation(plan, data_dir=None)
 
 
 def client_of(plan: TrainingPlan) -> ClientApp:
@@ -29,7 +29,7 @@ def client_of(plan: TrainingPlan) -> ClientApp:
         client, model = int(context.node_config["partition-id"]), federation.model
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         member = federation.make_client(int(message.content["config"]["server-round"]), client)
-        update = local_training(
+        update = train_locally(
             model,
             member.images,
             member.labels,
@@ -52,7 +52,7 @@ class FlowerRounds:
         everyone = {"min_train_nodes": plan.clients, "min_available_nodes": plan.clients}
         self.strategy = FedAvg(fraction_evaluate=0.0, **everyone)
         self.grid = grid
-        self.arrays = ArrayRecord(assemble(plan, data_dir=None).model.state_dict())
+        self.arrays = ArrayRecord(build_federation(plan, data_dir=None).model.state_dict())
 
     def round(self, number: int) -> None:
         messages = self.strategy.configure_train(number, self.arrays, ConfigRecord(), self.grid)

@@ -27,10 +27,10 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.defenses import Agp, ClientSide, Dp, Tip
-from keyhole.defenses.guidance import important_channels
-from keyhole.defenses.spectra import high_bins
+from keyhole.defenses.guidance import choose_important_channels
+from keyhole.defenses.spectra import find_high_bins
 from keyhole.federation import LocalTraining
-from keyhole.federation.client import local_update
+from keyhole.federation.client import compute_local_update
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
@@ -53,19 +53,19 @@ class Bench:
         return ClientSide(generator(1), self.model, self.images, self.labels)
 
     def train(self) -> Update:
-        return local_update(self.model, self.images, self.labels, training=RECIPE, seed=0)
+        return compute_local_update(self.model, self.images, self.labels, training=RECIPE, seed=0)
 
     def rank(self) -> dict[str, Tensor]:
         options: dict[str, Any] = {"ratio": 0.1, "absolute": False, "defense": "tip"}
-        return important_channels(self.update, self.side(), **options)
+        return choose_important_channels(self.update, self.side(), **options)
 
     def slice_by_slice(self) -> dict[str, Tensor]:
         """The algorithm as it is printed: for each kernel, for each channel in it."""
         made = {}
         draw, chosen = generator(1), self.rank()
-        for name, conv in Tip().layers(self.model).items():
+        for name, conv in Tip().noisy_layers(self.model).items():
             weight = self.update.change[f"{name}.weight"].clone()
-            mask = high_bins(*conv.kernel_size, 0.5).to(weight)
+            mask = find_high_bins(*conv.kernel_size, 0.5).to(weight)
             for kernel in chosen[name].tolist():
                 for channel in range(weight.shape[1]):
                     white = torch.randn(weight.shape[2:], generator=draw).to(weight)

@@ -23,7 +23,7 @@ from keyhole import cli
 from keyhole.attacks import Reconstruction
 from keyhole.data import ImageSet, denormalise
 from keyhole.defenses import Defense, NoDefense
-from keyhole.federation import LocalTraining, defended_update
+from keyhole.federation import LocalTraining, train_client
 from keyhole.metrics import psnr
 from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.seeds import generator
@@ -125,7 +125,7 @@ def observe() -> Observe:
         model = defense.prepare_model(model)
         images, labels = data.images(indices), data.labels[list(indices)]
         record = MaskRecorder()
-        update, _ = defended_update(
+        update, _ = train_client(
             model,
             images,
             labels,

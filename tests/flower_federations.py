@@ -28,7 +28,7 @@ from keyhole.federation import (
     TrainingPlan,
 )
 from keyhole.federation.flower import (
-    local_training,
+    train_locally,
 )
 
 CLIENTS = 3
@@ -56,7 +56,7 @@ def app_of(federation: Federation, *mods: Any) -> ClientApp:
         start = message.content["arrays"].to_torch_state_dict()
         federation.model.load_state_dict(start)
         member = federation.make_client(number, client)
-        update = local_training(
+        update = train_locally(
             federation.model,
             member.images,
             member.labels,

@@ -9,7 +9,7 @@ from torch import nn
 from keyhole.data import ImageSet, load
 from keyhole.federation import (
     LocalTraining,
-    local_update,
+    compute_local_update,
 )
 from keyhole.update import Update
 
@@ -19,7 +19,7 @@ digits = load("digits")
 def uploaded(
     model: nn.Module, indices: list[int], data: ImageSet = digits, **training: Any
 ) -> Update:
-    return local_update(
+    return compute_local_update(
         model,
         data.normalise(digits.images(indices)),
         digits.labels[indices],

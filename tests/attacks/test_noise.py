@@ -13,8 +13,8 @@ from torch.nn import functional as F
 from keyhole.attacks.noise import merge_rows, merge_updates
 from keyhole.data import load
 from keyhole.defenses import DEFENSES, Capability, ClientSide, Defense, Noise
-from keyhole.defenses.noise_model import projection
-from keyhole.defenses.spectra import high_bins
+from keyhole.defenses.noise_model import build_projection
+from keyhole.defenses.spectra import find_high_bins
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge, Observation, Server
@@ -153,8 +153,8 @@ def test_many_looks_wear_the_noise_down(model: nn.Module, clean: Update) -> None
 
 @pytest.mark.parametrize(("side", "radius"), [(3, 0.5), (5, 1.2), (4, 1.0)])
 def test_the_projection_keeps_high_frequencies_and_no_others(side: int, radius: float) -> None:
-    bins = high_bins(side, side, radius)
-    kept = projection(bins)
+    bins = find_high_bins(side, side, radius)
+    kept = build_projection(bins)
     torch.testing.assert_close(kept @ kept, kept)
     torch.testing.assert_close(kept, kept.mT)
     kernel = torch.randn(side, side, dtype=torch.double)

@@ -8,7 +8,7 @@ import torch
 from captures import audited, change_json, manifest, ssims
 from keyhole.auditing.captured_clients import group_clients
 from keyhole.data import load
-from keyhole.federation import TrainingPlan, assemble, client_generator, train
+from keyhole.federation import TrainingPlan, build_federation, client_generator, train
 from keyhole.seeds import generator
 
 digits = load("digits")
@@ -92,7 +92,7 @@ def test_steps_in_an_unknown_order_are_read_by_trying_every_order(tmp_path: Path
         together="no",
     )
     train(plan, out=tmp_path / "run", capture=tmp_path / "seen")
-    federation = assemble(plan, data_dir=None)
+    federation = build_federation(plan, data_dir=None)
 
     def first_drawn(client: int) -> int:
         draw = client_generator(0, client, 1)

@@ -12,8 +12,8 @@ from keyhole.auditing.guard import Guard
 from keyhole.defenses import Gaussian
 from keyhole.federation import (
     LocalTraining,
-    defended_update,
-    local_update,
+    compute_local_update,
+    train_client,
 )
 from keyhole.models import build
 from keyhole.seeds import generator
@@ -32,7 +32,7 @@ def test_the_guard_sees_an_update_that_leaks(vit: nn.Module) -> None:
 
 def test_the_guard_lets_a_noised_update_pass(vit: nn.Module) -> None:
     defense = Gaussian(sigma=10.0)
-    update, _ = defended_update(
+    update, _ = train_client(
         vit,
         digits.images([5]),
         digits.labels[[5]],
@@ -106,7 +106,7 @@ def test_the_guard_leaves_model_and_update_alone(vit: nn.Module) -> None:
 def test_a_flat_image_is_not_leaked_by_a_flat_guess(vit: nn.Module) -> None:
     grey = torch.full((1, 1, 8, 8), 0.5)
     labels = torch.tensor([1])
-    update = local_update(
+    update = compute_local_update(
         vit, digits.normalise(grey), labels, training=LocalTraining(lr=0.1), seed=0
     )
     assert Guard(model=vit, data=digits, seconds=0)(update, grey, labels).leaks is False

@@ -15,7 +15,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from keyhole.defenses import ClientSide, Csvar
-from keyhole.defenses.regions import region_side, sensitive, zones
+from keyhole.defenses.regions import find_sensitive_regions, region_side, split_into_zones
 from keyhole.errors import BadValue, DoesNotFit
 from keyhole.seeds import generator
 
@@ -54,7 +54,7 @@ def regions(size: tuple[int, int]) -> list[tuple[int, int, int, int, int, int, i
             zone.fine,
             zone.coarse,
         )
-        for zone in zones(*size)
+        for zone in split_into_zones(*size)
         for row in range(zone.rows)
         for column in range(zone.columns)
     ]
@@ -72,7 +72,7 @@ def test_blocks_stay_whole_in_their_region_and_plane(
     """And so does each region's multiset of pixels: fine blocks where it varies most."""
     image = pictures(size, channels, 1, seed)
     hidden = Csvar().shuffle(image, torch.tensor([seed]))[0].numpy()
-    fine = sensitive(image)[0]
+    fine = find_sensitive_regions(image)[0]
     for row, column, top, left, tall, wide, small, large in regions(size):
         side = small if fine[row, column] else large
         for plane in range(channels):
@@ -86,7 +86,7 @@ def test_blocks_stay_whole_in_their_region_and_plane(
 def test_mixed_planes_keep_the_blocks_of_all_planes(size: tuple[int, int]) -> None:
     image = pictures(size, 3, 1)
     hidden = Csvar(channels="mixed").shuffle(image, torch.tensor([3]))[0].numpy()
-    fine = sensitive(image)[0]
+    fine = find_sensitive_regions(image)[0]
     changed = 0
     for row, column, top, left, tall, wide, small, large in regions(size):
         where = (top, left, tall, wide, small if fine[row, column] else large)
@@ -124,7 +124,7 @@ def test_the_owner_gets_the_original_back(
     defense, seeds = Csvar(channels=rule), torch.tensor([seed, seed ^ 1])
     hidden = defense.shuffle(given_, seeds)
     assert hidden.dtype == given_.dtype
-    fine = sensitive(given_) if rule == "mixed" else None
+    fine = find_sensitive_regions(given_) if rule == "mixed" else None
     assert torch.equal(defense.restore(hidden, seeds, fine), given_)
 
 
@@ -160,7 +160,7 @@ def test_every_epoch_has_another_shuffle() -> None:
 def test_sources_are_the_shuffle_with_a_gradient() -> None:
     images = (pictures((28, 28), 3).float() / 255).requires_grad_(True)
     defense, seeds = Csvar(), torch.tensor([4, 5])
-    plan = defense.plan(images.detach(), defense.draws(images, seeds))
+    plan = defense.plan_shuffle(images.detach(), defense.draw_numbers(images, seeds))
     moved = images.flatten(1).gather(1, plan.sources(3)).view_as(images)
     assert torch.equal(moved.detach(), defense.shuffle(images.detach(), seeds))
     weight = torch.rand(moved.shape, generator=generator(1))

@@ -10,7 +10,15 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from keyhole.defenses import Agp, ClientSide, Dp, Tip, equal_epsilon, equal_noise, noise_norm
+from keyhole.defenses import (
+    Agp,
+    ClientSide,
+    Dp,
+    Tip,
+    expected_noise_norm,
+    match_budget,
+    match_noise_norm,
+)
 from keyhole.errors import DoesNotFit
 from keyhole.models import build
 from keyhole.models.channel_importance import channel_importance
@@ -137,7 +145,7 @@ def test_the_generator_decides(
 def test_noise_is_as_long_as_calculated(model: nn.Module, defense: Dp) -> None:
     side, clear = client(model), update_of(model)
     defense.on_update(clear, side)
-    expected = noise_norm(defense, clear, model)
+    expected = expected_noise_norm(defense, clear, model)
     assert side.telemetry["noise_norm"] == pytest.approx(expected, rel=0.03)
 
 
@@ -146,10 +154,12 @@ def test_noise_is_as_long_as_calculated(model: nn.Module, defense: Dp) -> None:
 def test_noises_are_made_equally_long_or_equally_private(
     model: nn.Module, defense: Dp, to: Dp
 ) -> None:
-    loud = equal_noise(defense, to, PAPER, model)
+    loud = match_noise_norm(defense, to, PAPER, model)
     assert type(loud) is type(defense)
-    assert noise_norm(loud, PAPER, model) == pytest.approx(noise_norm(to, PAPER, model))
-    private = equal_epsilon(loud, to)
+    assert expected_noise_norm(loud, PAPER, model) == pytest.approx(
+        expected_noise_norm(to, PAPER, model)
+    )
+    private = match_budget(loud, to)
     assert private.epsilon == to.epsilon
     assert private.strength(PAPER, model) == pytest.approx(to.strength(PAPER, model))
 
@@ -157,9 +167,9 @@ def test_noises_are_made_equally_long_or_equally_private(
 def test_tip_is_louder_than_dp_on_resnet18() -> None:
     """At the budgets of the paper: 95 against 65, though it touches a tenth of the weights."""
     resnet = build("resnet18", classes=10)
-    assert noise_norm(Tip(), PAPER, resnet) == pytest.approx(95.2, abs=0.1)
-    assert noise_norm(Dp(), PAPER, resnet) == pytest.approx(64.8, abs=0.1)
-    assert equal_noise(Dp(), Tip(), PAPER, resnet).sigma == pytest.approx(0.02849, rel=1e-3)
+    assert expected_noise_norm(Tip(), PAPER, resnet) == pytest.approx(95.2, abs=0.1)
+    assert expected_noise_norm(Dp(), PAPER, resnet) == pytest.approx(64.8, abs=0.1)
+    assert match_noise_norm(Dp(), Tip(), PAPER, resnet).sigma == pytest.approx(0.02849, rel=1e-3)
 
 
 @pytest.mark.parametrize("kind", [Dp, Agp])

@@ -13,7 +13,7 @@ from torch import nn
 
 from keyhole.data import load
 from keyhole.defenses import DEFENSES, ClientSide, Defense, NoDefense
-from keyhole.federation import defended_update
+from keyhole.federation import train_client
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
@@ -51,7 +51,7 @@ def _its_extra_is_installed(request: pytest.FixtureRequest) -> None:
 
 def updated(model: nn.Module, defense: Defense, seed: int = 0) -> Update:
     images, labels = digits.images([1, 2]), digits.labels[[1, 2]]
-    return defended_update(
+    return train_client(
         model, images, labels, data=digits, defense=defense, generator=generator(seed)
     )[0]
 

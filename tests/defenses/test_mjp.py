@@ -18,7 +18,7 @@ from torchvision.models import VisionTransformer as TorchVisionTransformer
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES, Mjp
 from keyhole.errors import BadValue, DoesNotFit, UnknownName
-from keyhole.federation import LocalTraining, TrainingPlan, defended_update, train
+from keyhole.federation import LocalTraining, TrainingPlan, train, train_client
 from keyhole.models import build
 from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.models.jigsaw import Jigsaw
@@ -58,7 +58,7 @@ def updated(
 ) -> tuple[Update, tuple[Tensor, ...], dict[str, Any]]:
     """A client's update, its masks and what the defense reports."""
     data, record = digits(), MaskRecorder()
-    update, telemetry = defended_update(
+    update, telemetry = train_client(
         model,
         data.images(indices),
         data.labels[indices],
@@ -380,7 +380,7 @@ def test_a_prepared_model_follows_the_rules_of_another_strength() -> None:
 def test_a_model_on_the_gpu_is_prepared_and_trained_there(dal: str) -> None:
     plain = build("vit-small", classes=10, channels=1, image_size=16).cuda()
     data = load("digits", image_size=16)
-    update, _ = defended_update(
+    update, _ = train_client(
         Mjp(gamma=0.5, dal=dal).prepare_model(plain),
         data.images([0, 1]).cuda(),
         data.labels[:2].cuda(),

@@ -16,7 +16,7 @@ from keyhole.defenses import DEFENSES, Agp, ClientSide, Defense, Dp, DpSgd, Gaus
 from keyhole.defenses.calibrated import keep_parameters
 from keyhole.defenses.clipping import clip_update
 from keyhole.errors import BadUpdate, KeyholeError
-from keyhole.federation import LocalTraining, defended_update
+from keyhole.federation import LocalTraining, train_client
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
@@ -190,7 +190,7 @@ def test_clients_do_not_train_on_weights_that_are_not_finite(
     model = build("lenet", classes=10, channels=1, image_size=8)
     model.register_buffer("unused", torch.tensor([math.nan]))
     with pytest.raises(BadUpdate, match="the global weights have 1 NaN or infinite values"):
-        defended_update(
+        train_client(
             model,
             digits.images([1, 2]),
             digits.labels[[1, 2]],
@@ -211,7 +211,7 @@ def test_every_step_s_clip_raises_where_it_cannot_be_measured() -> None:
     with pytest.raises(BadUpdate, match="gradient"):
         DpSgd(noise=0).on_step(model, images, digits.labels[[1, 2]], side())
     with pytest.raises(BadUpdate, match="NaN or infinite"):
-        defended_update(
+        train_client(
             model,
             images,
             digits.labels[[1, 2]],

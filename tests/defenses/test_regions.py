@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keyhole.defenses.csvar import Csvar
-from keyhole.defenses.regions import Zone, divisor, region_side, sensitive, variances, zones
+from keyhole.defenses.regions import (
+    Zone,
+    compute_region_variances,
+    find_block_side,
+    find_sensitive_regions,
+    region_side,
+    split_into_zones,
+)
 
 SIZES = [(28, 28), (32, 32), (64, 64), (112, 92), (224, 224), (25, 33), (7, 5), (1, 1), (1, 40)]
 
@@ -28,27 +35,27 @@ SIZES = [(28, 28), (32, 32), (64, 64), (112, 92), (224, 224), (25, 33), (7, 5), 
 def test_sides_are_those_of_the_paper(
     size: tuple[int, int], side: int, blocks: tuple[int, int]
 ) -> None:
-    first = zones(*size)[0]
+    first = split_into_zones(*size)[0]
     assert region_side(*size) == first.tall == first.wide == side
     assert (first.fine, first.coarse) == blocks
 
 
 def test_partial_regions_are_cut_by_the_greatest_power_of_two_that_fits() -> None:
     """28 pixels leave a rest of 4; 92 of 12; 25 of 1."""
-    assert [z.tall for z in zones(28, 28)] == [8, 8, 4, 4]
-    assert zones(28, 28)[-1] == Zone(24, 24, 1, 1, 4, 4, 2, 4)
-    right = zones(112, 92)[1]
+    assert [z.tall for z in split_into_zones(28, 28)] == [8, 8, 4, 4]
+    assert split_into_zones(28, 28)[-1] == Zone(24, 24, 1, 1, 4, 4, 2, 4)
+    right = split_into_zones(112, 92)[1]
     assert (right.wide, right.fine, right.coarse) == (12, 4, 4)
-    assert {z.fine for z in zones(25, 25)[1:]} == {1}
-    assert divisor(12, 16, 8) == 4
-    assert divisor(7, 4, 4) == 1
+    assert {z.fine for z in split_into_zones(25, 25)[1:]} == {1}
+    assert find_block_side(12, 16, 8) == 4
+    assert find_block_side(7, 4, 4) == 1
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_zones_cover_every_pixel_once(size: tuple[int, int]) -> None:
     count = torch.zeros(size)
-    for zone in zones(*size):
-        zone.area(count).add_(1)
+    for zone in split_into_zones(*size):
+        zone.crop(count).add_(1)
         assert zone.tall % zone.fine == zone.wide % zone.fine == zone.coarse % zone.fine == 0
     assert bool((count == 1).all())
 
@@ -72,32 +79,32 @@ def plain_variances(image: np.ndarray) -> np.ndarray:
 def test_variances_are_the_paper_s(size: tuple[int, int], channels: int) -> None:
     draw = torch.Generator().manual_seed(1)
     images = torch.randint(256, (2, channels, *size), generator=draw, dtype=torch.uint8)
-    found = variances(images)
+    found = compute_region_variances(images)
     for image, ours in zip(images, found, strict=True):
         wanted = plain_variances(image.numpy())
         assert ours.shape == wanted.shape
         np.testing.assert_allclose(ours.numpy(), wanted, rtol=1e-12, atol=1e-9)
-    assert torch.equal(variances(images.float() / 255), found)
+    assert torch.equal(compute_region_variances(images.float() / 255), found)
 
 
 def test_half_of_the_regions_are_sensitive_and_ties_are_not() -> None:
     draw = torch.Generator().manual_seed(2)
     images = torch.randint(256, (3, 3, 224, 224), generator=draw, dtype=torch.uint8)
-    assert sensitive(images).flatten(1).sum(1).tolist() == [98, 98, 98]
-    assert not sensitive(torch.zeros(1, 1, 32, 32)).any()
+    assert find_sensitive_regions(images).flatten(1).sum(1).tolist() == [98, 98, 98]
+    assert not find_sensitive_regions(torch.zeros(1, 1, 32, 32)).any()
     one = torch.zeros(1, 1, 32, 32)
     one[..., 1, 1] = 1.0
-    assert sensitive(one).sum() == 1
-    spread = variances(images)[0].flatten()
+    assert find_sensitive_regions(one).sum() == 1
+    spread = compute_region_variances(images)[0].flatten()
     above = spread > torch.from_numpy(np.array(np.median(spread.numpy())))
-    assert torch.equal(above, sensitive(images)[0].flatten())
+    assert torch.equal(above, find_sensitive_regions(images)[0].flatten())
 
 
 def test_sixteen_bits_are_exact() -> None:
     draw = torch.Generator().manual_seed(3)
     images = torch.randint(65536, (1, 1, 64, 64), generator=draw, dtype=torch.int32)
     wanted = plain_variances(images[0].numpy())
-    np.testing.assert_allclose(variances(images)[0].numpy(), wanted, rtol=1e-12)
+    np.testing.assert_allclose(compute_region_variances(images)[0].numpy(), wanted, rtol=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -116,5 +123,5 @@ def test_the_shuffled_image_gives_its_block_sizes_away(
     image = torch.randint(levels, (1, channels, height, width), generator=draw, dtype=torch.uint8)
     for channel_rule in ("apart", "together"):
         hidden = Csvar(channels=channel_rule).shuffle(image, torch.tensor([seed]))
-        assert torch.equal(variances(hidden), variances(image))
-        assert torch.equal(sensitive(hidden), sensitive(image))
+        assert torch.equal(compute_region_variances(hidden), compute_region_variances(image))
+        assert torch.equal(find_sensitive_regions(hidden), find_sensitive_regions(image))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keyhole.defenses.spectra import high_bins, high_part, noise_energy
+from keyhole.defenses.spectra import filter_bins, find_high_bins, noise_energy
 
 SIDES = st.integers(1, 7)
 
@@ -18,12 +18,12 @@ SIDES = st.integers(1, 7)
     ("side", "kept", "printed"), [(1, 0, 1), (3, 8, 9), (5, 24, 25), (7, 48, 49), (11, 120, 121)]
 )
 def test_the_papers_radius_spares_the_mean_or_nothing(side: int, kept: int, printed: int) -> None:
-    assert int(high_bins(side, side, 0.5).sum()) == kept
-    assert int(high_bins(side, side, 0.5, "printed").sum()) == printed
+    assert int(find_high_bins(side, side, 0.5).sum()) == kept
+    assert int(find_high_bins(side, side, 0.5, "printed").sum()) == printed
 
 
 def test_a_larger_radius_leaves_the_corners() -> None:
-    corners = torch.fft.fftshift(high_bins(3, 3, 1.2))
+    corners = torch.fft.fftshift(find_high_bins(3, 3, 1.2))
     assert corners.int().tolist() == [[1, 0, 1], [0, 0, 0], [1, 0, 1]]
 
 
@@ -31,7 +31,7 @@ def test_a_larger_radius_leaves_the_corners() -> None:
 def test_bins_are_as_far_from_the_mean_as_they_are_high(
     height: int, width: int, radius: float
 ) -> None:
-    bins = high_bins(height, width, radius)
+    bins = find_high_bins(height, width, radius)
     rows = torch.fft.fftfreq(height, 1 / height, dtype=torch.double)
     columns = torch.fft.fftfreq(width, 1 / width, dtype=torch.double)
     far = rows[:, None] ** 2 + columns**2 >= radius**2
@@ -46,9 +46,9 @@ def test_every_weight_and_every_bin_has_its_variance(
     reading: str, size: tuple[int, int], radius: float
 ) -> None:
     draws, pixels = 40_000, math.prod(size)
-    bins = high_bins(*size, radius, reading)
+    bins = find_high_bins(*size, radius, reading)
     draw = torch.Generator().manual_seed(0)
-    noise = high_part(torch.randn(draws, *size, generator=draw, dtype=torch.double), bins)
+    noise = filter_bins(torch.randn(draws, *size, generator=draw, dtype=torch.double), bins)
     error = 6 * math.sqrt(2 / draws)
     energy = noise_energy(bins)
     assert (
@@ -64,7 +64,7 @@ def test_every_weight_and_every_bin_has_its_variance(
 
 def test_high_noise_does_not_move_a_slices_sum() -> None:
     draw = torch.Generator().manual_seed(0)
-    noise = high_part(torch.randn(100, 8, 3, 3, generator=draw), high_bins(3, 3, 0.5))
+    noise = filter_bins(torch.randn(100, 8, 3, 3, generator=draw), find_high_bins(3, 3, 0.5))
     assert noise.dtype == torch.float
     assert noise.sum((-2, -1)).abs().max() < 1e-5
     assert noise.abs().mean() > 0.5
@@ -72,6 +72,6 @@ def test_high_noise_does_not_move_a_slices_sum() -> None:
 
 @pytest.mark.parametrize("size", [(3, 3), (7, 7), (4, 6)], ids=str)
 def test_the_high_part_is_the_masked_spectrums(size: tuple[int, int]) -> None:
-    bins, kernels = high_bins(*size, 1.2), torch.randn(5, 2, *size, dtype=torch.double)
+    bins, kernels = find_high_bins(*size, 1.2), torch.randn(5, 2, *size, dtype=torch.double)
     spectrum = torch.fft.fft2(kernels) * bins
-    torch.testing.assert_close(high_part(kernels, bins), torch.fft.ifft2(spectrum).real)
+    torch.testing.assert_close(filter_bins(kernels, bins), torch.fft.ifft2(spectrum).real)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from keyhole.data import load
 from keyhole.defenses import ClientSide, Tip
 from keyhole.errors import BadUpdate, DoesNotFit
-from keyhole.federation import LocalTraining, defended_update
+from keyhole.federation import LocalTraining, train_client
 from keyhole.models import build
 from keyhole.models.channel_importance import channel_importance, convolutions, weight_name
 from keyhole.seeds import generator
@@ -102,7 +102,7 @@ def test_beta_follows_the_recipe_up_to_1(resnet: nn.Module) -> None:
 def test_resnet18_has_the_energy_of_theorem_1(resnet: nn.Module) -> None:
     """sum over layers N_r * C_in * n_high of the 17 convolutions of 3x3."""
     assert len(convolutions(resnet)) == 20
-    assert len(Tip().layers(resnet)) == 17
+    assert len(Tip().noisy_layers(resnet)) == 17
     assert Tip().energy(resnet) == 965_776
     assert Tip(reading="printed").energy(resnet) > 965_776 * 9 / 8
 
@@ -187,7 +187,7 @@ def test_who_shares_a_gradient_has_trained_nothing_yet(small: nn.Module) -> None
 @pytest.mark.parametrize("ratio", [0.1, 0.25, 0.5, 1.0])
 def test_the_share_of_filters_in_every_layer(small: nn.Module, ratio: float) -> None:
     noise = noise_of(Tip(ratio=ratio), small)
-    for name, conv in Tip().layers(small).items():
+    for name, conv in Tip().noisy_layers(small).items():
         count = max(1, math.floor(ratio * conv.out_channels))
         assert len(touched(noise[weight_name(name)])) == count
 
@@ -285,7 +285,7 @@ def test_a_client_must_show_its_images(small: nn.Module) -> None:
 def test_it_works_on_networks_by_name(name: str, size: int) -> None:
     model = build(name, classes=10, image_size=size)
     data = load("photos", image_size=size)
-    update, told = defended_update(
+    update, told = train_client(
         model,
         data.images([0, 1]),
         torch.tensor([3, 4]),

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from keyhole.data import load
 from keyhole.defenses import ClientSide, Defense, Dropout, Gaussian, NoDefense
 from keyhole.errors import BadUpdate, DoesNotFit, KeyholeError
-from keyhole.federation import LocalTraining, defended_update, local_update
+from keyhole.federation import LocalTraining, compute_local_update, train_client
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
@@ -41,7 +41,7 @@ def shared(
     training: LocalTraining | None = None,
     seed: int = 0,
 ) -> Update:
-    return defended_update(
+    return train_client(
         model,
         IMAGES,
         LABELS,
@@ -95,7 +95,7 @@ def test_the_client_trains_with_dropout_by_its_generator(same_rng: Callable[[], 
 def test_every_local_step_draws_a_new_mask(steps: int, reached: float) -> None:
     dropping = Dropout(p=0.5).on_model(build("mlp", classes=10, channels=1, image_size=8))
     training = LocalTraining(steps=steps, lr=0.1)
-    update = local_update(dropping, INPUTS[:1], LABELS[:1], training=training, seed=4)
+    update = compute_local_update(dropping, INPUTS[:1], LABELS[:1], training=training, seed=4)
     units = update.change["4.weight"].any(dim=0)
     assert units.double().mean().item() == pytest.approx(reached, abs=0.07)
 
@@ -111,7 +111,7 @@ def test_the_global_model_is_left_as_it_was(training: bool) -> None:
     model = build("resnet18", classes=10, channels=1, image_size=16).train(training)
     model.fc.requires_grad_(False)
     before = copy.deepcopy(model.state_dict())
-    local_update(
+    compute_local_update(
         model,
         torch.rand(2, 1, 16, 16),
         LABELS,
@@ -140,7 +140,7 @@ def test_parameters_that_take_no_part_share_zeros() -> None:
 
 def test_models_in_double_precision_can_train() -> None:
     model = build("mlp", classes=10, channels=1, image_size=8).double()
-    update = local_update(model, INPUTS.double(), LABELS, training=LocalTraining(), seed=0)
+    update = compute_local_update(model, INPUTS.double(), LABELS, training=LocalTraining(), seed=0)
     expected = reference_gradient(model, INPUTS.double(), LABELS)
     assert all(torch.equal(g, expected[n]) for n, g in update.gradient().items())
     assert update.change["1.weight"].dtype == torch.float64
@@ -162,7 +162,7 @@ def test_a_learning_rate_that_teaches_nothing_is_refused(lr: float) -> None:
 def test_batch_norm_on_one_tiny_image_is_explained(name: str) -> None:
     model = build(name, classes=10, channels=1, image_size=8)
     with pytest.raises(DoesNotFit, match="--client-mode eval") as raised:
-        defended_update(
+        train_client(
             model,
             IMAGES[:1],
             LABELS[:1],
@@ -171,7 +171,9 @@ def test_batch_norm_on_one_tiny_image_is_explained(name: str) -> None:
             generator=generator(0),
         )
     assert "\n" not in str(raised.value)
-    still = local_update(model, INPUTS[:1], LABELS[:1], training=LocalTraining(mode="eval"), seed=0)
+    still = compute_local_update(
+        model, INPUTS[:1], LABELS[:1], training=LocalTraining(mode="eval"), seed=0
+    )
     assert still.norm() > 0
 
 
@@ -208,7 +210,7 @@ class Recorder(Defense):
 
 def test_a_defense_is_led_through_its_three_doors() -> None:
     model = build("mlp", classes=10, channels=1, image_size=8)
-    update, telemetry = defended_update(
+    update, telemetry = train_client(
         model, IMAGES, LABELS, data=digits, defense=Recorder(), generator=generator(0)
     )
     assert telemetry == {"images": 2, "order": "images, model, update"}
@@ -219,7 +221,7 @@ def test_a_defense_is_led_through_its_three_doors() -> None:
 
 
 def test_telemetry_comes_with_the_update(model: nn.Module) -> None:
-    _, telemetry = defended_update(
+    _, telemetry = train_client(
         model,
         IMAGES,
         LABELS,

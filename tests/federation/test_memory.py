@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from keyhole.federation import Federation, TrainingPlan, assemble, average_updates, train
+from keyhole.federation import Federation, TrainingPlan, average_updates, build_federation, train
 from keyhole.federation.averaging import RunningMean
 from keyhole.federation.backends import vmap
 from keyhole.update import Update
@@ -36,7 +36,7 @@ class Alive:
 
 def federation_of(clients: int, **settings: Any) -> Federation:
     plan = TrainingPlan(clients=clients, images=2, steps=1, batch_size=2, together="no", **settings)
-    return assemble(plan, data_dir=None)
+    return build_federation(plan, data_dir=None)
 
 
 @pytest.mark.parametrize("capture", [False, True])

@@ -14,7 +14,7 @@ from PIL import Image
 
 from keyhole.data import ImageSet, load
 from keyhole.errors import BadValue, DataMissing, DoesNotFit, KeyholeError, UnknownName
-from keyhole.federation import PARTITIONS, TrainingPlan, assemble
+from keyhole.federation import PARTITIONS, TrainingPlan, build_federation
 from keyhole.federation.partition import Balanced, ByUser, Dirichlet, Iid, Partition
 from keyhole.seeds import generator
 
@@ -251,7 +251,7 @@ def test_clients_of_a_training_are_whole_users(people: Path) -> None:
     plan = TrainingPlan(
         data=str(people), partition="by-user", clients=3, held_out=0.1, together="no"
     )
-    federation = assemble(plan, data_dir=None)
+    federation = build_federation(plan, data_dir=None)
     assert federation.data.users is not None
     found = [{int(federation.data.users[i]) for i in share} for share in federation.shares]
     assert all(len(users) == 1 for users in found)
@@ -275,16 +275,16 @@ def test_a_training_that_cannot_be_shared_out_is_told(
     values: dict[str, object], words: str
 ) -> None:
     with pytest.raises(KeyholeError) as raised:
-        assemble(TrainingPlan(**{"data": "digits", **values}), data_dir=None)
+        build_federation(TrainingPlan(**{"data": "digits", **values}), data_dir=None)
     assert words in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_a_partition_may_be_spelled_with_brackets(people: Path) -> None:
     plan = TrainingPlan(data=str(people), partition="by-user()", clients=3, held_out=0.1)
-    assert assemble(plan, data_dir=None).data.users is not None
+    assert build_federation(plan, data_dir=None).data.users is not None
 
 
 def test_no_client_has_more_images_than_allowed() -> None:
-    federation = assemble(TrainingPlan(clients=4, images=7), data_dir=None)
+    federation = build_federation(TrainingPlan(clients=4, images=7), data_dir=None)
     assert [len(share) for share in federation.shares] == [7] * 4

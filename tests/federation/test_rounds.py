@@ -22,11 +22,11 @@ from keyhole.federation import (
     Round,
     RoundClient,
     TrainingPlan,
-    assemble,
     average_updates,
+    build_federation,
     client_generator,
-    defended_update,
     train,
+    train_client,
 )
 from keyhole.federation.backends import Backend, LoopTrainer, VmapTrainer
 from keyhole.models import build
@@ -124,7 +124,7 @@ def test_a_round_is_the_average_of_its_clients() -> None:
     assert_same(dict(seen.sent), start)
     moved = {name: torch.zeros_like(t) for name, t in start.items()}
     for client, share in enumerate(shares):
-        update, _ = defended_update(
+        update, _ = train_client(
             twin,
             digits.images(share),
             digits.labels[share],
@@ -381,13 +381,13 @@ def test_a_plan_says_what_clients_do() -> None:
 def test_data_sets_with_a_test_part_are_evaluated_on_it(
     data_dir: Path,
 ) -> None:
-    made = assemble(TrainingPlan(data="mnist", clients=2, images=2), data_dir=str(data_dir))
+    made = build_federation(TrainingPlan(data="mnist", clients=2, images=2), data_dir=str(data_dir))
     assert made.test[0] is not made.data
     assert len(made.test[1]) == len(made.test[0])
 
 
 def test_what_is_held_out_is_never_trained_on() -> None:
-    made = assemble(TrainingPlan(clients=3), data_dir=None)
+    made = build_federation(TrainingPlan(clients=3), data_dir=None)
     trained = {i for share in made.shares for i in share}
     assert not trained & set(made.test[1])
     assert len(trained) + len(made.test[1]) == len(digits)

@@ -171,7 +171,7 @@ def test_on_flower_as_well(digits: ImageSet) -> None:
     crowd = federation(with_versions(digits, []), epochs=3, batch_size=3)
     expected = crowd.collect_updates(2, [1])[0].update
     member = crowd.make_client(2, 1)
-    found = flower.local_training(
+    found = flower.train_locally(
         crowd.model,
         member.images,
         member.labels,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from keyhole import plugins
 from keyhole.errors import BadUpdate, DoesNotFit, UnknownName
-from keyhole.models import MODELS, build, is_own
+from keyhole.models import MODELS, build, is_user_model
 
 
 def count(model: nn.Module) -> int:
@@ -357,8 +357,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_installed_package_adds_a_model_by_name() -> None:
     model = build("wide-net(width=5)", classes=10, channels=1, image_size=8)
     assert model[1].out_features == 5
-    assert is_own("wide-net(width=5)")
-    assert not is_own("mlp")
+    assert is_user_model("wide-net(width=5)")
+    assert not is_user_model("mlp")
     with pytest.raises(UnknownName, match=r"unknown model 'wide-nt': did you mean wide-net"):
         build("wide-nt", classes=10, image_size=8)
 

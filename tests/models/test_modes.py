@@ -12,7 +12,7 @@ import keyhole
 from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.data import load
 from keyhole.federation import LocalTraining
-from keyhole.federation.client import local_update
+from keyhole.federation.client import compute_local_update
 from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.models.modes import set_mode
 from keyhole.settings import ClientMode
@@ -68,7 +68,9 @@ def test_a_client_with_frozen_norms_sends_the_gradient_worked_out_by_hand(
     running = {n: b.clone() for n, b in model.named_buffers()}
     record = MaskRecorder()
     training = LocalTraining(mode="frozen-norm")
-    update = local_update(model, inputs, labels, training=training, seed=3, mask_recorder=record)
+    update = compute_local_update(
+        model, inputs, labels, training=training, seed=3, mask_recorder=record
+    )
     (mask,) = record.masks_by_site()
     assert 0 < int((~mask).sum()) < mask.numel()
     weights = {n: p.detach().clone().requires_grad_() for n, p in model.named_parameters()}
@@ -102,7 +104,7 @@ def test_the_attacker_runs_its_copy_as_the_recipe_says(
 ) -> None:
     data = load("digits")
     inputs, labels = data.normalise(data.images([0, 1])), data.labels[:2]
-    update = local_update(model, inputs, labels, training=LocalTraining(mode=mode), seed=0)
+    update = compute_local_update(model, inputs, labels, training=LocalTraining(mode=mode), seed=0)
     knowledge = Knowledge(data.shape, 10, data.mean, data.std, batch_size=2, client_mode=mode)
     observation = Server(model).receive(update, knowledge)
     problem = MatchingProblem.from_observation(observation)

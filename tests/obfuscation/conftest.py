@@ -39,3 +39,10 @@ def photos(tmp_path: Path) -> Path:
     deep = smooth(30, 20).astype(np.uint16) * 257
     Image.fromarray(deep).save(root / "dog" / "deep.png")
     return root
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    path = tmp_path / "site.key"
+    path.write_text(bytes(range(32)).hex())
+    return path

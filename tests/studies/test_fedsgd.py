@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from keyhole.data import load
 from keyhole.defenses import DEFENSES, ClientSide
 from keyhole.errors import DoesNotFit
-from keyhole.federation import LocalTraining, RoundClient, average_updates, local_update
+from keyhole.federation import LocalTraining, RoundClient, average_updates, compute_local_update
 from keyhole.federation.training import clip_gradient
 from keyhole.seeds import generator
 from keyhole.settings import Optimiser
@@ -63,7 +63,7 @@ def one_by_one(training: LocalTraining, rounds: int, defense: str = "none") -> d
         sent = copy.deepcopy(model.state_dict())
         shown = [chosen.on_images(m.images, s) for m, s in zip(some, sides, strict=True)]
         updates = [
-            local_update(model, digits.normalise(x), m.labels, training=training, seed=0)
+            compute_local_update(model, digits.normalise(x), m.labels, training=training, seed=0)
             for x, m in zip(shown, some, strict=True)
         ]
         model.load_state_dict(average_updates(sent, updates))

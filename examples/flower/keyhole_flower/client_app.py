@@ -6,7 +6,7 @@ from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from keyhole.defenses import DEFENSES
-from keyhole.federation.flower import CallNext, as_mod, local_training
+from keyhole.federation.flower import CallNext, as_mod, train_locally
 from keyhole_flower.task import federation_of
 
 
@@ -31,7 +31,7 @@ def train(message: Message, context: Context) -> Message:
     model = federation.model
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     member = federation.make_client(int(message.content["config"]["server-round"]), client)
-    update = local_training(
+    update = train_locally(
         model,
         member.images,
         member.labels,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from keyhole.federation import Federation, TrainingPlan, assemble
+from keyhole.federation import Federation, TrainingPlan, build_federation
 from keyhole.settings import make_settings
 
 Settings = Mapping[str, Any]
@@ -38,9 +38,9 @@ def plan_of(settings: Settings) -> TrainingPlan:
 
 def federation_of(settings: Settings) -> Federation:
     """The model, the data and the clients' shares: the same on every machine by the same seed."""
-    return _assembled(plan_of(settings), str(settings["data-dir"]) or None)
+    return _build_federation(plan_of(settings), str(settings["data-dir"]) or None)
 
 
 @cache
-def _assembled(plan: TrainingPlan, data_dir: str | None) -> Federation:
-    return assemble(plan, data_dir=data_dir)
+def _build_federation(plan: TrainingPlan, data_dir: str | None) -> Federation:
+    return build_federation(plan, data_dir=data_dir)

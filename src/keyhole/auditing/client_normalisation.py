@@ -18,7 +18,7 @@ from keyhole.data.normalisation import (
 )
 from keyhole.errors import BadValue
 from keyhole.mean_and_std import parse_deviations, parse_means
-from keyhole.models import is_own
+from keyhole.models import is_user_model
 from keyhole.threat import Observation
 
 PASS_THEM = "pass --mean and --std (mean=, std= in Python and in curious(...))"
@@ -50,7 +50,7 @@ def note_captured_assumption(data: ImageSet) -> str:
 
 def note_assumption(stage: Stage, data: ImageSet, *, own_model: bool) -> tuple[str, ...]:
     """Says that the data set's own mean and std are assumed, if the model is the user's own."""
-    if stage.mean is not None or not (own_model or stage.weights or is_own(stage.model)):
+    if stage.mean is not None or not (own_model or stage.weights or is_user_model(stage.model)):
         return ()
     return (describe_assumption("the model's training normalised its images", data),)
 

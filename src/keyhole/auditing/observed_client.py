@@ -10,7 +10,7 @@ from keyhole.auditing.attack_setting import AttackSetting
 from keyhole.auditing.recording_defense import RecordingDefense
 from keyhole.defenses import Telemetry
 from keyhole.defenses.base import Memory
-from keyhole.federation import defended_update
+from keyhole.federation import train_client
 from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.seeds import generator
 from keyhole.threat import Observation
@@ -66,7 +66,7 @@ def _train_client(
     updates: list[Update] = []
     for _ in range(resolved.stage.repeats):
         masks = MaskRecorder()
-        update, telemetry = defended_update(
+        update, telemetry = train_client(
             setting.model,
             resolved.data.images(resolved.victims[victim]).to(like),
             resolved.labels_of(victim).to(like.device),

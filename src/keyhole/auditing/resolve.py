@@ -20,7 +20,7 @@ from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining
 from keyhole.metrics import ImageMetric, Metric, choose_metrics
 from keyhole.metrics.image import UNIFORM_WINDOW
-from keyhole.models import build, check_takes
+from keyhole.models import build, check_logits
 from keyhole.models.modes import default_mode, has_batch_norm
 from keyhole.models.weights import fill_defense_weights, read_defense_weights
 from keyhole.seeds import generator
@@ -194,7 +194,7 @@ def _load_images(stage: Stage, data: ImageSet | None, data_dir: str | None) -> I
 def _load_model(stage: Stage, model: nn.Module | None, data: ImageSet, seed: int) -> nn.Module:
     if model is not None:
         own = copy.deepcopy(model)
-        check_takes(own, stage.model, data.shape, len(data.classes))
+        check_logits(own, stage.model, data.shape, len(data.classes))
         return own
     return build(
         stage.model,

@@ -136,7 +136,13 @@ def per_channel(values: Sequence[float], like: Tensor) -> Tensor:
 
 
 def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """Turns images in [0, 1] into the model's inputs."""
+    """Turns images in [0, 1] into the model's inputs.
+
+    Args:
+        images: ``[n, C, H, W]`` in [0, 1].
+        mean: The mean of each channel.
+        std: The standard deviation of each channel.
+    """
     return (images - per_channel(mean, images)) / per_channel(std, images)
 
 

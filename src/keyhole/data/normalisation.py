@@ -48,6 +48,11 @@ class Normalisation:
 
     @classmethod
     def of(cls, data: ImageSet) -> Normalisation:
+        """Returns the normalisation of a data set.
+
+        Args:
+            data: The data set.
+        """
         return cls(data.mean, data.std)
 
     def pixels(self, inputs: Tensor) -> Tensor:

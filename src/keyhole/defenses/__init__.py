@@ -2,7 +2,12 @@
 
 from keyhole.defenses.agp import Agp
 from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
-from keyhole.defenses.calibrated import CalibratedNoise, equal_epsilon, equal_noise, noise_norm
+from keyhole.defenses.calibrated import (
+    CalibratedNoise,
+    expected_noise_norm,
+    match_budget,
+    match_noise_norm,
+)
 from keyhole.defenses.capabilities import (
     BlockShuffle,
     Capability,
@@ -56,8 +61,8 @@ __all__ = [
     "Pruning",
     "Telemetry",
     "Tip",
-    "equal_epsilon",
-    "equal_noise",
-    "noise_norm",
+    "expected_noise_norm",
+    "match_budget",
+    "match_noise_norm",
     "uniform_noise",
 ]

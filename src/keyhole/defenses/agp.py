@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide
 from keyhole.defenses.dp import Dp
-from keyhole.defenses.guidance import important_channels
+from keyhole.defenses.guidance import choose_important_channels
 from keyhole.defenses.noise_model import Noise
 from keyhole.models.channel_importance import convolutions, count_channels, weight_name
 from keyhole.update import Update
@@ -20,12 +20,16 @@ from keyhole.update import Update
 
 @dataclass(frozen=True, kw_only=True)
 class Agp(Dp):
-    """The noise of :class:`Dp`, of which the most important channels get only a ``share``.
+    """The noise of :class:`Dp`, weaker on the most important channels of every convolution.
 
-    The target parameters are the filters (and biases) of the share ``ratio`` of channels of every
-    convolution that Grad-CAM's weights call most important, as for TIP; all others get the noise in
-    full. AGP's own paper says that it spares channels by their part in the explanation; the figures
-    0.25 and 0.25 are those with which the TIP paper ran it. ``absolute`` ranks by magnitude.
+    As for TIP, Grad-CAM's weights say which channels are important; their filters and biases get
+    the share ``share`` of the noise, all other parameters get it in full. AGP's own paper spares
+    channels by their part in the explanation; 0.25 and 0.25 are the TIP paper's settings for it.
+
+    Args:
+        ratio: The share of channels of each convolution that get less noise.
+        share: How much of the noise those channels get, from 0 to 1.
+        absolute: Whether channels are ranked by the magnitude of their weight, not by its sign.
     """
 
     ratio: Annotated[float, Field(gt=0, le=1)] = 0.25
@@ -47,27 +51,27 @@ class Agp(Dp):
         )
         return super().energy(model) - spared * (1 - self.share**2)
 
-    def shares(self, update: Update, side: ClientSide) -> dict[str, Tensor]:
+    def _noise_shares(self, update: Update, side: ClientSide) -> dict[str, Tensor]:
         model = self.require_model(side)
         layers = convolutions(model)
-        chosen = important_channels(
+        chosen = choose_important_channels(
             update, side, ratio=self.ratio, absolute=self.absolute, defense=self.name
         )
-        found: dict[str, Tensor] = {}
+        shares: dict[str, Tensor] = {}
         for name, channels in chosen.items():
             weight = weight_name(name)
             by_channel = torch.ones(layers[name].out_channels)
             by_channel[channels] = self.share
-            found[weight] = by_channel.view(-1, 1, 1, 1)
-            found[weight.removesuffix("weight") + "bias"] = by_channel
+            shares[weight] = by_channel.view(-1, 1, 1, 1)
+            shares[weight.removesuffix("weight") + "bias"] = by_channel
         side.record(
             channels=sum(len(c) for c in chosen.values()),
             channels_total=sum(conv.out_channels for conv in layers.values()),
         )
-        return found
+        return shares
 
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
-        """As much in every value, and less in the known number of rows with the least energy."""
+        """As for :class:`Dp`, but less in the known number of rows with the least energy."""
         gradient, found = update.gradient(), super().noise_model(update, model)
         for name, conv in convolutions(model).items():
             weight = weight_name(name)

@@ -24,7 +24,12 @@ Memory = dict[str, Any]
 
 @dataclass(frozen=True)
 class DefenseSpec:
-    """A defense by name and parameters: what may be told of it, to a reader or an attacker."""
+    """A defense by name and parameters: what a report prints, and what an attacker may know.
+
+    Args:
+        name: The defense's name, or ``package.module:Class``.
+        parameters: Its hyperparameters by name.
+    """
 
     name: str
     parameters: dict[str, Any]
@@ -35,43 +40,62 @@ class DefenseSpec:
 
 @dataclass
 class ClientSide:
-    """What a defense may use: it stands on the client's side and is trusted with everything.
+    """What a defense may use: it runs on the client and is trusted with everything there.
 
-    ``images`` are in [0, 1]; ``normalise`` makes the model's inputs of them.
-    ``telemetry`` collects what the defense reports of its own work; ``memory`` outlives the round.
-    ``weights`` are the global weights as the server sent them; without them, the model's count.
+    Args:
+        generator: The source of every random draw; unpredictable where none is given.
+        model: The global model that the client was sent.
+        images: The client's images ``[n, C, H, W]`` in [0, 1].
+        labels: Their labels ``[n]``.
+        telemetry: What the defense reports about its own work in this round.
+        memory: What the defense keeps of this client from round to round.
+        normalise: Turns images in [0, 1] into the model's inputs.
+        weights: The global weights as the server sent them; None: those of ``model``.
     """
 
-    generator: torch.Generator = field(default_factory=lambda: unpredictable_generator())
+    generator: torch.Generator = field(default_factory=lambda: make_unpredictable_generator())
     model: nn.Module | None = None
     images: Tensor | None = None
     labels: Tensor | None = None
     telemetry: Telemetry = field(default_factory=dict)
     memory: Memory = field(default_factory=dict)
-    normalise: Callable[[Tensor], Tensor] = field(default=lambda images: images)
+    normalise: Callable[[Tensor], Tensor] = field(default_factory=nn.Identity)
     weights: Mapping[str, Tensor] | None = None
 
     def generator_at(self, place: Tensor) -> torch.Generator:
-        """A generator where ``place`` is: on the CPU the client's own, else one seeded by it."""
-        if place.device.type == "cpu":
-            return self.generator
-        seed = int(torch.randint(2**62, (), generator=self.generator))
+        """The client's own generator, or one on another device that is seeded by it.
+
+        Args:
+            place: A tensor on the device where numbers are to be drawn.
+        """
+        own = self.generator
+        if place.device.type == own.device.type:
+            return own
+        seed = int(torch.randint(2**62, (), generator=own, device=own.device))
         return torch.Generator(place.device).manual_seed(seed)
 
     def global_weight(self, name: str) -> Tensor | None:
-        """The global weight that an update of this name is sent as a change of, where known."""
+        """The global weight that the update reports a change of; None where it is unknown.
+
+        Args:
+            name: The tensor's name in the update.
+        """
         return None if self.weights is None else self.weights.get(name)
 
     def record(self, **values: float | int | str) -> None:
-        """Adds to the telemetry."""
+        """Adds to the telemetry.
+
+        Args:
+            values: Figures and texts by name; a name that is there already is overwritten.
+        """
         self.telemetry.update(values)
 
 
-def unpredictable_generator() -> torch.Generator:
+def make_unpredictable_generator() -> torch.Generator:
     """A generator that no one can repeat: two uploads never share their noise."""
-    drawn = torch.Generator()
-    drawn.seed()
-    return drawn
+    generator = torch.Generator()
+    generator.seed()
+    return generator
 
 
 class Defense(ABC):
@@ -80,7 +104,7 @@ class Defense(ABC):
     Subclasses are frozen dataclasses of hyperparameters. They hold no random state: every draw
     comes from ``side.generator``. The same object works in any training loop::
 
-        model = defense.prepare_model(model)             # once, where the server makes its model
+        model = defense.prepare_model(model)        # once, where the server makes its model
         images = defense.on_images(images, side)    # before training
         model = defense.on_model(model, side)       # the model the client trains
         defense.on_step(model, x, y, side)          # a gradient of its own, if it has one
@@ -88,11 +112,11 @@ class Defense(ABC):
     """
 
     name: ClassVar[str]
-    """Of a class that declares none: where it is, ``package.module:Class``."""
+    """For a class that declares none: where it is defined, ``package.module:Class``."""
     summary: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     headline: ClassVar[tuple[str, ...]] = ()
-    """The parameters that tables always tell (all numbers, without); others only if unusual."""
+    """The parameters that tables always show (all numbers, if empty); others if not default."""
     paper_attacks: ClassVar[tuple[str, ...]] = ()
     """The attacks that this defense's paper measured it with."""
     images_travel: ClassVar[bool] = False
@@ -108,29 +132,55 @@ class Defense(ABC):
             cls.on_update = refuse_undefended(cls.on_update)  # type: ignore[method-assign]
 
     def incompatibilities(self, model: nn.Module) -> list[str]:
-        """Why this defense cannot protect ``model``; empty where it can."""
+        """Why this defense cannot protect ``model``; empty where it can.
+
+        Args:
+            model: The model that clients are to train.
+        """
         return []
 
     def validate(self, model: nn.Module) -> None:
-        """Raises :class:`DoesNotFit` with every reason why the model does not fit."""
+        """Raises :class:`DoesNotFit` with every reason why the model does not fit.
+
+        Args:
+            model: The model that clients are to train.
+        """
         reasons = self.incompatibilities(model)
         if reasons:
             raise DoesNotFit(f"defense {self.name!r} does not fit the model: {'; '.join(reasons)}")
 
     def caveats(self, model: nn.Module) -> list[str]:
-        """What a user should know of this defense on ``model``, though it fits."""
+        """What a user should know about this defense on ``model``, though it fits.
+
+        Args:
+            model: The model that clients are to train.
+        """
         return []
 
     def prepare_model(self, model: nn.Module) -> nn.Module:
-        """The global model, with the parameters of its own that this defense trains; else as is."""
+        """The global model with the parameters that this defense adds; unchanged if it adds none.
+
+        Args:
+            model: The server's model, before the first round.
+        """
         return model
 
     def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
-        """Images ``[n, C, H, W]`` in [0, 1] before the client trains on them."""
+        """The images that the client trains on.
+
+        Args:
+            images: The client's own images, ``[n, C, H, W]`` in [0, 1].
+            side: What the client gives the defense to work with; None: a fresh generator only.
+        """
         return images
 
     def on_model(self, model: nn.Module, side: ClientSide | None = None) -> nn.Module:
-        """The model the client trains; the one it was given is never changed."""
+        """The model that the client trains; the one passed in is never changed.
+
+        Args:
+            model: The global model.
+            side: What the client gives the defense to work with; None: a fresh generator only.
+        """
         return model
 
     def on_step(
@@ -138,22 +188,32 @@ class Defense(ABC):
     ) -> list[Tensor] | None:
         """The gradient of one local step, parameter by parameter; None: the plain one.
 
-        For defenses that need the gradient of every single image.
+        For defenses that need the gradient of every single image, or a loss of their own.
+
+        Args:
+            model: The model that :meth:`on_model` returned.
+            inputs: One batch of model inputs, ``[B, C, H, W]``.
+            labels: Their labels ``[B]``.
+            side: What the client gives the defense to work with; None: a fresh generator only.
         """
         return None
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
         """The update as the server will see it.
 
-        Whatever a subclass does here, it gets no update that it could pass on undefended, and what
-        it returns is finite: see :func:`refuse_undefended`.
+        A subclass is never handed an update that it could pass on undefended, and what it returns
+        is checked to be finite: see :func:`refuse_undefended`.
+
+        Args:
+            update: The client's update.
+            side: What the client gives the defense to work with; None: a fresh generator only.
         """
         return update.check()
 
     def noise_model(self, update: Update, model: nn.Module) -> Mapping[str, Noise]:
-        """Where one who knows this defense expects noise in an update, and how strong.
+        """Where an attacker who knows this defense expects noise in an update, and how strong.
 
-        By the name of a parameter; one that is not named has no noise that is known.
+        By parameter name; a parameter that is missing has no noise that is known.
 
         Args:
             update: What the server got: it may show which rows are noisy.
@@ -164,7 +224,7 @@ class Defense(ABC):
     def possible_values(self, update: Update) -> Mapping[str, Interval]:
         """What the gradient's values can have been where the update does not show them.
 
-        By the name of a parameter; of one that is not named every value is shown as it was.
+        By parameter name; the values of a parameter that is missing are shown as they were.
 
         Args:
             update: What the server got; intervals are in the units of ``update.gradient()``.
@@ -176,12 +236,12 @@ class Defense(ABC):
         return None
 
     def hidden_positions(self) -> HiddenPositions | None:
-        """How positions of patches are hidden; None: all are as the model has them."""
+        """How the positions of patches are hidden; None: they are not."""
         return None
 
     @property
     def declares(self) -> frozenset[Capability]:
-        """What one who knows this defense may assume of it: whatever its class overrides."""
+        """What an attacker who knows this defense may assume: what its class overrides."""
         own, plain = type(self), Defense
         return frozenset(c for c in Capability if getattr(own, c) != getattr(plain, c))
 
@@ -194,11 +254,16 @@ class Defense(ABC):
         return spell_part(self)
 
 
-def name_undefended_buffers(model: nn.Module) -> list[str]:
-    """A caveat of defenses that act on parameters alone, where the model has other floats."""
+def caveats_of_buffers(model: nn.Module) -> list[str]:
+    """The caveat of a defense that acts on parameters alone, where the model has float buffers."""
     if not any(buffer.is_floating_point() for buffer in model.buffers()):
         return []
     return ["where clients share weights, running statistics leave unclipped and without noise"]
+
+
+def uses_door(defense: Defense, door: str) -> bool:
+    """Whether a defense does something at ``on_images``, ``on_model``, ``on_step``, ...."""
+    return getattr(type(defense), door) is not getattr(Defense, door)
 
 
 OnUpdate = Callable[..., Update]
@@ -207,13 +272,13 @@ OnUpdate = Callable[..., Update]
 def refuse_undefended(on_update: OnUpdate) -> OnUpdate:
     """A defense's ``on_update`` that raises :class:`BadUpdate` before it can fail open.
 
-    NaN and infinite values, which no clip and no noise holds back, are refused, and tensors on
-    which no defense acts (:meth:`Update.check_defended`), and those that the model does not have.
+    It refuses NaN and infinite values, which no clip and no noise holds back, tensors on which no
+    defense acts (:meth:`Update.check_defended`), and tensors that the model does not have.
     """
 
     @functools.wraps(on_update)
     def checked(self: Defense, update: Update, side: ClientSide | None = None) -> Update:
-        weights = global_weights(self, side)
+        weights = find_global_weights(self, side)
         update.check().check_defended(weights)
         if weights is not None:
             update.check_against(weights)
@@ -222,8 +287,8 @@ def refuse_undefended(on_update: OnUpdate) -> OnUpdate:
     return checked
 
 
-def global_weights(defense: Defense, side: ClientSide | None) -> Mapping[str, Tensor] | None:
-    """The tensors of the global model, where the client's side has told of it."""
+def find_global_weights(defense: Defense, side: ClientSide | None) -> Mapping[str, Tensor] | None:
+    """The tensors of the global model; None where the client's side does not have it."""
     if side is None or side.weights is not None:
         return None if side is None else side.weights
     return None if side.model is None else defense.prepare_model(side.model).state_dict()

@@ -1,4 +1,4 @@
-"""Noise on updates whose strength follows from a privacy budget, and how to compare such noises."""
+"""Noise on updates whose strength follows from a privacy budget, and comparable settings of it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from keyhole.update import Update
 
 @dataclass(frozen=True, kw_only=True)
 class CalibratedNoise(Defense):
-    """Noise of a given strength, or of the one that the Gaussian mechanism asks for:
+    """Noise of a given strength, or of the strength that the Gaussian mechanism asks for:
 
         zeta = b * ds / epsilon,  b = sqrt(2 ln(1.25 / delta)),  ds = steps * lr * clip / batch.
 
-    ds bounds what one image can move the weights by, if every step's gradient is clipped to
-    ``clip``. All is in the units of the update's change, which are the weights'. A client that
-    shares its gradient takes one step of ``lr=1``, and noise is then in the gradient's units: zeta
-    grows with ``steps * lr`` as the change does, so that their ratio is the same either way.
+    ds bounds how far one image can move the weights, if every step's gradient is clipped to
+    ``clip``. Noise has the units of the update's change, which are those of the weights. A client
+    that shares its gradient takes one step of ``lr=1``, and its noise has the gradient's units:
+    zeta grows with ``steps * lr`` as the change does, so that their ratio is the same either way.
+
+    Args:
+        epsilon: The privacy budget.
+        delta: The probability with which the budget may be exceeded.
+        clip: The norm that bounds a step's gradient, in the gradient's units.
     """
 
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
@@ -33,24 +38,45 @@ class CalibratedNoise(Defense):
     clip: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 5.0
 
     def zeta(self, update: Update) -> float:
-        """The calibrated scale for an update that came about as this one did."""
+        """The calibrated strength.
+
+        Args:
+            update: Tells the number of steps, the learning rate and the batch size.
+        """
         sensitivity = update.steps * update.lr * self.clip / update.batch_size
         return math.sqrt(2 * math.log(1.25 / self.delta)) * sensitivity / self.epsilon
 
     @abstractmethod
     def strength(self, update: Update, model: nn.Module) -> float:
-        """What the unit noise is multiplied by: beta or sigma."""
+        """The factor of the unit noise: beta or sigma.
+
+        Args:
+            update: Tells how the client trained.
+            model: The global model.
+        """
 
     @abstractmethod
     def energy(self, model: nn.Module) -> float:
-        """The expected squared norm of the noise on an update of ``model`` at strength 1."""
+        """The expected squared norm of the noise at strength 1.
+
+        Args:
+            model: The global model, whose update gets the noise.
+        """
 
     @abstractmethod
     def with_strength(self, strength: float | None) -> Self:
-        """The same defense at a given strength; None: at the calibrated one."""
+        """The same defense at another strength.
+
+        Args:
+            strength: Beta or sigma; None: the calibrated one.
+        """
 
     def require_model(self, side: ClientSide) -> nn.Module:
-        """The global model, without which parameters cannot be told from buffers."""
+        """The global model; raises :class:`DoesNotFit` if it is missing or does not fit.
+
+        Args:
+            side: What the client gives the defense to work with.
+        """
         if side.model is None:
             raise DoesNotFit(
                 f"defense {self.name!r} needs the model that the update belongs to: "
@@ -61,24 +87,43 @@ class CalibratedNoise(Defense):
 
 
 def keep_parameters(update: Update, model: nn.Module) -> Update:
-    """The part of an update that is no buffer's."""
+    """The part of an update that belongs to parameters, not to buffers."""
     own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return dataclasses.replace(update, change={n: t for n, t in update.change.items() if n in own})
 
 
-def noise_norm(defense: CalibratedNoise, update: Update, model: nn.Module) -> float:
-    """The root mean square norm of a defense's noise on such an update of ``model``."""
+def expected_noise_norm(defense: CalibratedNoise, update: Update, model: nn.Module) -> float:
+    """The root mean square norm of a defense's noise on one update.
+
+    Args:
+        defense: The defense.
+        update: Tells how the client trained.
+        model: The global model.
+    """
     return defense.strength(update, model) * math.sqrt(defense.energy(model))
 
 
-def equal_noise(
+def match_noise_norm(
     defense: CalibratedNoise, to: CalibratedNoise, update: Update, model: nn.Module
 ) -> CalibratedNoise:
-    """``defense`` with the beta or sigma at which its noise is as long as that of ``to``."""
-    return defense.with_strength(noise_norm(to, update, model) / math.sqrt(defense.energy(model)))
+    """``defense`` at the strength at which its noise has the same expected norm as another's.
+
+    Args:
+        defense: The defense whose strength is set.
+        to: The defense that it is compared with.
+        update: Tells how the client trained.
+        model: The global model.
+    """
+    norm = expected_noise_norm(to, update, model)
+    return defense.with_strength(norm / math.sqrt(defense.energy(model)))
 
 
-def equal_epsilon(defense: CalibratedNoise, to: CalibratedNoise) -> CalibratedNoise:
-    """``defense`` calibrated to the budget and the clip of ``to``."""
+def match_budget(defense: CalibratedNoise, to: CalibratedNoise) -> CalibratedNoise:
+    """``defense`` calibrated to another's budget and clip.
+
+    Args:
+        defense: The defense whose budget is set.
+        to: The defense whose epsilon, delta and clip are taken.
+    """
     budget = {"epsilon": to.epsilon, "delta": to.delta, "clip": to.clip}
     return dataclasses.replace(defense.with_strength(None), **budget)

@@ -1,8 +1,8 @@
-"""What a defense may declare of itself, for an attacker who knows it.
+"""What a defense may declare about itself, for an attacker who knows the defense.
 
 Attacks ask for a capability, never for a defense's name: a defense that declares one meets every
-attack that can use it. Parameters are public, draws are not: nothing here depends on what a client
-drew, except through the update that the server sees anyway.
+attack that can use it. Parameters are public, random draws are not: nothing here depends on what a
+client drew, except through the update that the server sees anyway.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from enum import StrEnum
 
 from torch import Tensor
 
-from keyhole.defenses.regions import zones
+from keyhole.defenses.regions import split_into_zones
 from keyhole.defenses.shuffles import Channels
 
 
 class Capability(StrEnum):
-    """What an attacker can use of a defense; the value is the name of what declares it."""
+    """What an attacker can know of a defense; the value names the attribute that declares it."""
 
     NOISE = "noise_model"
     """where noise is in the update, and how strong"""
@@ -50,14 +50,18 @@ class Interval:
         return self.low == self.high
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Interval:
-        """Both bounds through ``function``, which picks values or changes their type."""
+        """The interval with a function applied to both bounds.
+
+        Args:
+            function: Selects values, or changes their type or device.
+        """
         return Interval(function(self.low), function(self.high))
 
 
 class ImageChange:
     """What was done to images. :func:`keyhole.attacks.jigsaw.undo.undo` undoes the kinds below.
 
-    For a kind of one's own, subclass this and register a solver: ``@undo.register``.
+    For another kind, subclass this and register a solver: ``@undo.register``.
     """
 
 
@@ -74,13 +78,18 @@ class BlockShuffle(ImageChange):
     block: int | None = None
 
     def finest(self, height: int, width: int) -> int:
-        """The side in pixels of the smallest blocks that stay whole."""
-        return zones(height, width, self.block)[0].fine
+        """The side in pixels of the smallest blocks that stay whole.
+
+        Args:
+            height: The image's height in pixels.
+            width: Its width.
+        """
+        return split_into_zones(height, width, self.block)[0].fine
 
 
 @dataclass(frozen=True)
 class PixelNoise(ImageChange):
-    """Gaussian noise was added to every pixel, anew for every version of the image.
+    """Gaussian noise was added to every pixel, drawn again for every version of the image.
 
     Args:
         sigma: Its standard deviation, pixels being in [0, 1].
@@ -94,8 +103,8 @@ class HiddenPositions:
     """Some patches take one shared position embedding in place of their own (MJP).
 
     Args:
-        localisation_weight: What the localiser's loss, which the model computes itself, is
-            multiplied by before it is added to the cross-entropy.
+        localisation_weight: The factor of the localiser's loss, which the model computes, in the
+            sum with the cross-entropy.
     """
 
     localisation_weight: float = 0.0

@@ -1,4 +1,4 @@
-"""Clipping and noise that never fail open."""
+"""Clips updates and draws noise; raises an error rather than let an update pass undefended."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from keyhole.update import Update, kind_of
 
 TOLERANCE = 1e-6
 """By how much rounding may lengthen a clipped update."""
-FINEST = 4
-"""Steps between neighbouring numbers that noise on weights covers at least."""
+MIN_ROUNDING_STEPS = 4
+"""The least strength of noise on weights, in steps between neighbouring floating-point numbers."""
 
 
 def clip_update(update: Update, limit: float) -> tuple[Update, float]:
@@ -52,19 +52,25 @@ def draw_noise(
 
     A client that sends ``weight + tensor + noise`` must not lose the noise in rounding, or a
     server could remove it by sending large weights. Where ``weight`` is given, the noise is at
-    least as strong as ``FINEST`` steps between neighbouring numbers of that size.
+    least as strong as ``MIN_ROUNDING_STEPS`` steps between neighbouring numbers of that size.
     """
     noise = torch.randn(tensor.shape, generator=draw, device=draw.device).to(tensor)
     if weight is None:
         noise = noise * sigma
     else:
         size = weight.to(tensor).abs() + tensor.abs()
-        noise = noise * (FINEST * torch.finfo(tensor.dtype).eps * size).clamp_min(sigma)
+        step = torch.finfo(tensor.dtype).eps * size
+        noise = noise * (MIN_ROUNDING_STEPS * step).clamp_min(sigma)
     if sigma > 0 and noise.numel() and not noise.any():
         raise BadUpdate(
             f"noise of sigma={sigma:g} is zero in {kind_of(tensor)}: send float32, or more noise"
         )
     return noise
+
+
+def total_norm(squared_norms: list[Tensor]) -> float:
+    """The norm of all tensors together, whose squared norms these are."""
+    return math.sqrt(float(torch.stack(squared_norms).sum())) if squared_norms else 0.0
 
 
 def squared_norm(noise: Tensor) -> Tensor:

@@ -15,14 +15,14 @@ from torchvision.transforms.v2 import functional as tvf
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import BlockShuffle
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.defenses.shuffles import (
     Channels,
     Shuffle,
-    count_numbers,
+    count_draws,
+    draw_seeded_numbers,
     draw_shuffle,
     map_chunks,
-    mixed_numbers,
 )
 from keyhole.errors import BadValue, DoesNotFit
 
@@ -35,13 +35,15 @@ def check_power_of_two(value: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Csvar(Defense):
-    """Shuffles blocks within regions, anew for every epoch; pixels inside a block stay together.
+    """Shuffles blocks within regions, differently in every epoch; a block's pixels stay together.
 
     The image is cut into regions of side S (eq. 1). Where a region's variance is above the image's
-    median, blocks of side S/4 are shuffled in it, else of side S/2. ``channels``: each colour plane
-    is shuffled by itself (``apart``, the default reading), blocks may also change planes
-    (``mixed``), or all planes move alike (``together``: spatial shuffling only). ``block``: one
-    size of blocks everywhere, in place of the two.
+    median, blocks of side S/4 are shuffled in it, else of side S/2.
+
+    Args:
+        channels: ``apart`` shuffles each colour plane by itself (the default reading), ``mixed``
+            also moves blocks between planes, ``together`` moves all planes alike.
+        block: The side of all blocks in pixels, a power of two; None: S/4 and S/2.
 
     >>> image = torch.rand(1, 3, 32, 32)
     >>> seeds = torch.tensor([7])
@@ -65,42 +67,56 @@ class Csvar(Defense):
         return self.shuffle(images, seeds)
 
     def shuffle(self, images: Tensor, seeds: Tensor) -> Tensor:
-        """``images [B, C, H, W]`` shuffled, each by its own 64-bit seed, ``seeds [B]``."""
+        """The shuffled images.
+
+        Args:
+            images: ``[B, C, H, W]``, of any type.
+            seeds: The 64-bit seed of each image's shuffle, ``[B]``.
+        """
         check_images(images)
         return map_chunks(
-            images, lambda some, part: self.plan(some, self.draws(some, seeds[part])).apply(some)
+            images,
+            lambda some, part: self.plan_shuffle(some, self.draw_numbers(some, seeds[part])).apply(
+                some
+            ),
         )
 
     def restore(self, images: Tensor, seeds: Tensor, fine: Tensor | None = None) -> Tensor:
         """The originals of what :meth:`shuffle` made with these seeds.
 
-        Blocks that change planes change their region's variance: with ``mixed`` channels ``fine``
-        must be told, :func:`~keyhole.defenses.regions.sensitive` of the originals.
+        Args:
+            images: Shuffled images, ``[B, C, H, W]``.
+            seeds: The seeds of their shuffles, ``[B]``.
+            fine: :func:`~keyhole.defenses.regions.find_sensitive_regions` of the originals, bool
+                ``[B, rows, columns]``. Needed with ``mixed`` channels alone: blocks that change
+                planes change their region's variance.
         """
         check_images(images)
-        if fine is None:
-            self.check_restorable()
+        if fine is None and self.channels == "mixed" and self.block is None:
+            raise DoesNotFit(
+                "with channels='mixed' the shuffled image does not tell its block sizes: keep "
+                "find_sensitive_regions(original) and pass it as `fine`"
+            )
         return map_chunks(
             images,
-            lambda some, part: self.plan(
-                some, self.draws(some, seeds[part]), None if fine is None else fine[part]
+            lambda some, part: self.plan_shuffle(
+                some, self.draw_numbers(some, seeds[part]), None if fine is None else fine[part]
             ).undo(some),
         )
 
-    def check_restorable(self) -> None:
-        """Raises where block sizes cannot be told from the shuffled image."""
-        if self.channels == "mixed" and self.block is None:
-            raise DoesNotFit(
-                "with channels='mixed' the shuffled image does not tell its block sizes: keep "
-                "sensitive(original) and pass it as `fine`"
-            )
+    def plan_shuffle(self, images: Tensor, numbers: Tensor, fine: Tensor | None = None) -> Shuffle:
+        """The shuffle of these images.
 
-    def plan(self, images: Tensor, draws: Tensor, fine: Tensor | None = None) -> Shuffle:
-        """The shuffle of these images by random numbers ``draws [B, count_numbers]``."""
-        fine = sensitive(images) if fine is None else fine
+        Args:
+            images: ``[B, C, H, W]``.
+            numbers: Random int32, ``[B, count_draws(images)]``.
+            fine: Which regions get the finer blocks, bool ``[B, rows, columns]``; None: those that
+                the images' variance says.
+        """
+        fine = find_sensitive_regions(images) if fine is None else fine
         planes, height, width = images.shape[1:]
         return draw_shuffle(
-            draws,
+            numbers,
             fine,
             planes=planes,
             size=(height, width),
@@ -108,27 +124,37 @@ class Csvar(Defense):
             block=self.block,
         )
 
-    def draws(self, images: Tensor, seeds: Tensor) -> Tensor:
-        return mixed_numbers(seeds.to(images.device), self.count_numbers(images))
+    def draw_numbers(self, images: Tensor, seeds: Tensor) -> Tensor:
+        """The random numbers that shuffle these images, int32 ``[B, count_draws(images)]``.
 
-    def count_numbers(self, images: Tensor) -> int:
-        """How many random numbers one of these images takes."""
+        Args:
+            images: ``[B, C, H, W]``.
+            seeds: The 64-bit seed of each image, ``[B]``.
+        """
+        return draw_seeded_numbers(seeds.to(images.device), self.count_draws(images))
+
+    def count_draws(self, images: Tensor) -> int:
+        """How many random numbers the shuffle of one of these images takes.
+
+        Args:
+            images: ``[B, C, H, W]``.
+        """
         planes, height, width = images.shape[1:]
-        return count_numbers(planes, height, width, self.channels, self.block)
+        return count_draws(planes, height, width, self.channels, self.block)
 
     def image_change(self) -> BlockShuffle:
         return BlockShuffle(self.channels, self.block)
 
     def transform(self) -> CsvarTransform:
-        """As a torchvision transform: another shuffle at every call."""
+        """The defense as a torchvision transform: another shuffle at every call."""
         return CsvarTransform(self)
 
 
 class CsvarTransform(v2.Transform):  # type: ignore[misc]
-    """CSVAR among torchvision's transforms (v2): of PIL images and of tensors ``[..., C, H, W]``.
+    """CSVAR as a torchvision transform (v2) of PIL images and of tensors ``[..., C, H, W]``.
 
     Seeds come from torch's global generator, as those of torchvision's own random transforms do.
-    Boxes, masks and labels that come along are passed on as they are.
+    Boxes, masks and labels are passed on unchanged.
     """
 
     def __init__(self, defense: Csvar | None = None) -> None:

@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Annotated, ClassVar, Self
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from keyhole.defenses.base import ClientSide, name_undefended_buffers
+from keyhole.defenses.base import ClientSide, caveats_of_buffers
 from keyhole.defenses.calibrated import CalibratedNoise, keep_parameters
-from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm
+from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm, total_norm
 from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.update import Update
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dp(CalibratedNoise):
-    """Clips the update and adds N(0, sigma^2) to every parameter; buffers leave as they are.
+    """Clips the update and adds N(0, sigma^2) to every parameter; buffers are sent unchanged.
 
     The update is scaled so that the mean gradient of its steps, ``-change / (lr * steps)``, has at
-    most the norm ``clip``; ``sigma`` is :meth:`zeta` unless it is given. This is the baseline of
-    the TIP paper, with the sensitivity of its code: the budget is nominal (gradients are clipped
-    by the batch, not by the image, and several rounds add up), no guarantee is claimed.
+    most the norm ``clip``. This is the baseline of the TIP paper, with the sensitivity of its code.
+    The budget is nominal, and no guarantee is claimed: gradients are clipped per batch, not per
+    image, and several rounds add up.
+
+    Args:
+        sigma: The noise's standard deviation; None: :meth:`zeta`.
     """
 
     sigma: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
@@ -37,7 +38,7 @@ class Dp(CalibratedNoise):
     paper_attacks: ClassVar[tuple[str, ...]] = ("ig-uploaded",)
 
     def caveats(self, model: nn.Module) -> list[str]:
-        return name_undefended_buffers(model)
+        return caveats_of_buffers(model)
 
     def strength(self, update: Update, model: nn.Module) -> float:
         """Sigma."""
@@ -49,8 +50,8 @@ class Dp(CalibratedNoise):
     def with_strength(self, strength: float | None) -> Self:
         return dataclasses.replace(self, sigma=strength)
 
-    def shares(self, update: Update, side: ClientSide) -> dict[str, Tensor]:
-        """How much of the noise each value of a parameter gets, where that is not all of it."""
+    def _noise_shares(self, update: Update, side: ClientSide) -> dict[str, Tensor]:
+        """What share of the noise each value of a parameter gets; parameters left out get all."""
         return {}
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
@@ -58,7 +59,7 @@ class Dp(CalibratedNoise):
         model = self.require_model(side)
         trained = keep_parameters(update, model)
         sigma = self.strength(update, model)
-        shares = self.shares(update, side) if sigma > 0 else {}
+        shares = self._noise_shares(update, side) if sigma > 0 else {}
         norm, limit = trained.norm(), self.clip * update.lr * update.steps
         short, scale = clip_update(trained, limit)
         draw = side.generator_at(next(model.parameters()))
@@ -77,8 +78,9 @@ class Dp(CalibratedNoise):
             return clipped + noise
 
         protected = update.map(protect)
-        length = math.sqrt(float(torch.stack(energies).sum())) if energies else 0.0
-        side.record(sigma=sigma, update_norm=norm, clip_scale=scale, noise_norm=length)
+        side.record(
+            sigma=sigma, update_norm=norm, clip_scale=scale, noise_norm=total_norm(energies)
+        )
         return protected
 
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:

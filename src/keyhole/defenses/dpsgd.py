@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from keyhole.defenses.base import ClientSide, Defense, Memory, name_undefended_buffers
+from keyhole.defenses.base import ClientSide, Defense, Memory, caveats_of_buffers
 from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.errors import DoesNotFit, one_line
 from keyhole.models.dropout_sites import FixedMasks, MaskRecorder
@@ -35,7 +35,7 @@ FIX = (
 
 @dataclass(frozen=True, kw_only=True)
 class DpSgd(Defense):
-    """Scales every image's gradient to norm ``clip`` where it is longer; noise hides the rest.
+    """Scales every image's gradient to norm ``clip`` where it is longer, and adds noise.
 
     N(0, (``noise * clip``)^2) is added to each value of the batch's sum, which is then divided by
     the batch size. Opacus clips, draws and accounts. Its figure, ``epsilon`` at ``delta``, covers
@@ -43,6 +43,11 @@ class DpSgd(Defense):
     client's images. Keyhole's clients shuffle theirs instead, as is common, and for them the
     figure is only a guide; where every step takes all images it needs no such assumption. The
     noise's generator is not cryptographically secure: for audits, not for releasing a model.
+
+    Args:
+        noise: The noise multiplier: the standard deviation in units of ``clip``.
+        clip: The largest norm of one image's gradient.
+        delta: The probability for which ``epsilon`` is reported.
     """
 
     noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
@@ -55,7 +60,7 @@ class DpSgd(Defense):
     paper_attacks: ClassVar[tuple[str, ...]] = ("ig",)
 
     def caveats(self, model: nn.Module) -> list[str]:
-        return name_undefended_buffers(model)
+        return caveats_of_buffers(model)
 
     def incompatibilities(self, model: nn.Module) -> list[str]:
         if not is_opacus_installed():
@@ -83,15 +88,13 @@ class DpSgd(Defense):
         side = side or ClientSide()
         samples = per_sample_gradients(model, inputs, labels)
         check_finite(samples, "the images' gradients have", "check the weights and the images")
-        found = self.privatise(samples, side.generator)
+        found = self._privatise(samples, side)
         images = len(inputs) if side.images is None else len(side.images)
         record_step(side.memory, self.noise, min(1.0, len(inputs) / images))
-        self.report(samples, side)
+        self._record_clipping(samples, side)
         return [found.get(n, torch.zeros_like(p)) for n, p in model.named_parameters()]
 
-    def privatise(
-        self, samples: dict[str, Tensor], generator: torch.Generator
-    ) -> dict[str, Tensor]:
+    def _privatise(self, samples: dict[str, Tensor], side: ClientSide) -> dict[str, Tensor]:
         """Opacus' clipped and noised mean of gradients ``[batch, ...]``."""
         if not is_opacus_installed():
             raise DoesNotFit(NOT_INSTALLED)
@@ -107,12 +110,12 @@ class DpSgd(Defense):
             noise_multiplier=self.noise,
             max_grad_norm=self.clip,
             expected_batch_size=len(first),
-            generator=generator_on(generator, first.device),
+            generator=side.generator_at(first),
         )
         optimiser.pre_step()
         return {name: leaf.grad for name, leaf in leaves.items()}
 
-    def report(self, samples: dict[str, Tensor], side: ClientSide) -> None:
+    def _record_clipping(self, samples: dict[str, Tensor], side: ClientSide) -> None:
         """Records the settings, and the share of the round's gradients that were clipped."""
         norms = torch.stack([g.flatten(1).norm(dim=1) for g in samples.values()]).norm(dim=0)
         before = int(side.telemetry.get("samples", 0))
@@ -126,16 +129,15 @@ class DpSgd(Defense):
         )
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
-        """The update as it is; the budget spent so far is recorded, once a round as it is slow."""
+        """The update unchanged; the budget spent so far is recorded once per round: it is slow."""
         if side is not None and self.name in side.memory:
-            spent = spent_epsilon(side.memory, self.delta)
-            side.record(epsilon=spent if math.isfinite(spent) else "infinite")
+            epsilon = compute_epsilon(side.memory, self.delta)
+            side.record(epsilon=epsilon if math.isfinite(epsilon) else "infinite")
         return update
 
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
-        """The same in every value; each local step drew its own, and their mean is what is seen."""
-        on_the_sum = self.noise * self.clip
-        sigma = on_the_sum / (update.batch_size * math.sqrt(update.steps))
+        """The same in every value: the mean of the noise that each local step drew."""
+        sigma = self.noise * self.clip / (update.batch_size * math.sqrt(update.steps))
         return uniform_noise(update, model, sigma)
 
 
@@ -144,11 +146,11 @@ def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> di
 
     Opacus' hooks fail at dropout beside plain parameters (a ViT's class token) and at activations
     that work in place; vmap takes both. Dropout masks are drawn by one pass over the whole batch,
-    where a caller's :class:`MaskRecorder` sees them, and given to each image.
+    where a caller's :class:`MaskRecorder` sees them, and are then used for each image.
     """
     trained = {n: p.detach() for n, p in model.named_parameters() if p.requires_grad}
-    drawn = MaskRecorder()
-    drawn.begin()
+    recorder = MaskRecorder()
+    recorder.begin()
 
     def loss(weights: dict[str, Tensor], x: Tensor, y: Tensor, masks: list[Tensor]) -> Tensor:
         with ReplayedMasks(masks):
@@ -156,9 +158,9 @@ def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> di
         return F.cross_entropy(logits, y[None])
 
     try:
-        with torch.no_grad(), drawn:
+        with torch.no_grad(), recorder:
             model(inputs)
-        masks = [torch.unflatten(mask, 0, (len(inputs), -1)) for mask in drawn.masks[0]]
+        masks = [torch.unflatten(mask, 0, (len(inputs), -1)) for mask in recorder.masks[0]]
         each = vmap(grad(loss), in_dims=(None, 0, 0, 0), randomness="different")
         found: dict[str, Tensor] = each(trained, inputs, labels, masks)
     except (RuntimeError, ValueError) as error:
@@ -169,9 +171,9 @@ def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> di
 
 
 class ReplayedMasks(FixedMasks):
-    """Drops by given masks; dropouts that have none draw anew."""
+    """Drops by given masks; dropout layers without one draw their own."""
 
-    drives = False
+    decides = False
 
 
 def record_step(memory: Memory, noise: float, sample_rate: float) -> None:
@@ -184,8 +186,8 @@ def record_step(memory: Memory, noise: float, sample_rate: float) -> None:
     memory[DpSgd.name] = [[*kind, count] for kind, count in steps.items()]
 
 
-def spent_epsilon(memory: Memory, delta: float) -> float:
-    """The privacy budget that the history in ``memory`` has spent."""
+def compute_epsilon(memory: Memory, delta: float) -> float:
+    """The privacy budget that the steps in ``memory`` have spent."""
     accountant = load_accountant(memory)
     if any(noise**2 == 0 for noise, _, _ in accountant.history):
         return math.inf
@@ -201,14 +203,6 @@ def load_accountant(memory: Memory) -> Any:
     accountant = RDPAccountant()
     accountant.history = [tuple(entry) for entry in memory.get(DpSgd.name, [])]
     return accountant
-
-
-def generator_on(generator: torch.Generator, device: torch.device) -> torch.Generator:
-    """The generator itself, or one for ``device`` that is seeded by it."""
-    if generator.device.type == device.type:
-        return generator
-    seed = torch.randint(2**62, (), generator=generator, device=generator.device)
-    return torch.Generator(device).manual_seed(int(seed))
 
 
 def first_sentences(errors: Iterable[BaseException]) -> list[str]:

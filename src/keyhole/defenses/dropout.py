@@ -14,10 +14,13 @@ from keyhole.defenses.base import ClientSide, Defense
 
 @dataclass(frozen=True, kw_only=True)
 class Dropout(Defense):
-    """Sets the drop rate ``p`` at every dropout site the model has.
+    """Sets the drop rate at every dropout site the model has.
 
     Sites are dropout layers, the attention dropout inside ``nn.MultiheadAttention``, and the
     ``drop_rate`` that timm's convolutional networks apply before their head.
+
+    Args:
+        p: The probability with which a unit is dropped.
     """
 
     p: Annotated[float, Field(ge=0, lt=1)] = 0.25

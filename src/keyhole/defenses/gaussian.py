@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense
-from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm
+from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm, total_norm
 from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.update import Update
 
@@ -20,8 +18,13 @@ from keyhole.update import Update
 class Gaussian(Defense):
     """Scales the update to norm ``clip`` where it is longer, then adds N(0, sigma^2) to each value.
 
-    ``sigma`` is absolute, in the units of the update; no privacy budget is claimed.
+    No privacy budget is claimed.
 
+    Args:
+        sigma: The noise's standard deviation, in the units of the update.
+        clip: The largest norm of an update; None: it is not clipped.
+
+    >>> import torch
     >>> update = Update({"w": torch.zeros(10_000)})
     >>> noisy = Gaussian(sigma=0.1).on_update(update)
     >>> round(float(noisy.change["w"].std()), 2)
@@ -52,8 +55,7 @@ class Gaussian(Defense):
             return tensor + noise
 
         protected = short.map(protect)
-        length = math.sqrt(float(torch.stack(energies).sum())) if energies else 0.0
-        side.record(update_norm=norm, clip_scale=scale, noise_norm=length)
+        side.record(update_norm=norm, clip_scale=scale, noise_norm=total_norm(energies))
         return protected
 
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:

@@ -11,12 +11,12 @@ from keyhole.models.channel_importance import channel_importance, top_channels
 from keyhole.update import Update
 
 
-def important_channels(
+def choose_important_channels(
     update: Update, side: ClientSide, *, ratio: float, absolute: bool, defense: str
 ) -> dict[str, Tensor]:
-    """The most important channels of every convolution, as the trained model tells them.
+    """The most important channels of every convolution of the trained model.
 
-    The guidance is one random image of each of the client's classes. The trained model is the
+    They are judged on one random image of each of the client's classes. The trained model is the
     global one plus the update; a client that shares a gradient (one step of ``lr=1``) has trained
     nothing yet, and its model is the global one.
     """

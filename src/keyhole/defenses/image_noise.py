@@ -15,9 +15,12 @@ from keyhole.defenses.capabilities import PixelNoise
 
 @dataclass(frozen=True, kw_only=True)
 class ImageNoise(Defense):
-    """Adds N(0, sigma^2) to every pixel, sigma in grey levels of 0 to 255, anew for every epoch.
+    """Adds N(0, sigma^2) to every pixel, drawn again for every epoch.
 
     Pixels are clipped and rounded to grey levels again. No privacy budget is claimed.
+
+    Args:
+        sigma: The noise's standard deviation, in grey levels of 0 to 255.
 
     >>> images = torch.full((1, 1, 100, 100), 0.5)
     >>> noisy = ImageNoise(sigma=10).on_images(images)

@@ -28,13 +28,23 @@ class Mjp(Defense):
     """Covers a share ``gamma`` of the patches of every training image, block by block.
 
     Covered patches change places among themselves; in place of their position embeddings they
-    get one ``unknown`` that all share. A localiser learns to tell known positions from their
-    embeddings (DAL: ``nln``, ``ln`` or ``pca``), at ``dal_weight`` in the loss. ``positions``,
-    ``dal`` and ``jigsaw`` also make the variants of the paper's Table 2.
+    get one ``unknown`` that all share. A localiser learns to read known positions off their
+    embeddings (DAL). ``positions``, ``dal`` and ``jigsaw`` also make the variants of the paper's
+    Table 2. ``per='batch'`` and ``share=0.5`` are the settings of the authors' code.
 
-    ``level='image'`` shuffles squares of ``patch`` pixels before any network at all, positions and
-    localiser aside: what the paper does with Swin and ResNet. ``per='batch'`` and ``share=0.5``
-    are the authors' code: one puzzle a batch, in half of the batches.
+    Args:
+        gamma: The share of patches that are covered.
+        positions: The position embedding of a covered patch: ``unknown``, one that all share;
+            ``own``, that of its slot; ``index``, its slot's plus one for its index; or ``none``.
+        dal: The localiser: ``nln``, ``ln``, ``pca`` or ``none``.
+        dal_weight: The factor of the localiser's loss.
+        jigsaw: ``patches`` moves the covered patches; ``pixels`` moves all patches, and the pixels
+            inside them.
+        level: ``tokens`` shuffles patch embeddings. ``image`` shuffles squares of the image, before
+            any network and without positions and localiser, as the paper does with Swin and ResNet.
+        patch: The side of those squares in pixels.
+        per: Whether each ``image`` or each ``batch`` gets a puzzle of its own.
+        share: The share of training batches that become puzzles.
     """
 
     gamma: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -56,11 +66,11 @@ class Mjp(Defense):
     def incompatibilities(self, model: nn.Module) -> list[str]:
         if self.level == "image":
             return []
-        found = self.anatomy(model)
+        found = self._find_embedding(model)
         return [f"{found}; mjp(level='image') shuffles the image itself"] * isinstance(found, str)
 
-    def anatomy(self, model: nn.Module) -> tuple[Shape, PatchEmbedding] | str:
-        """The model's images and position embedding, or why it cannot be protected."""
+    def _find_embedding(self, model: nn.Module) -> tuple[Shape, PatchEmbedding] | str:
+        """The shape of the model's images and its embedding, or why it cannot be protected."""
         shape = input_shape(model)
         if shape is None:
             return (
@@ -77,14 +87,14 @@ class Mjp(Defense):
         return shape, found
 
     def caveats(self, model: nn.Module) -> list[str]:
-        found = None if self.level == "image" else self.anatomy(model)
+        found = None if self.level == "image" else self._find_embedding(model)
         if found is None or isinstance(found, str) or self.jigsaw == "pixels" or not self.gamma:
             return []
         shape, embedding = found
         patches = embedding.input_layer.tokens
         if math.floor(patches * self.gamma + 1e-9) == 0:
             return [f"mjp covers nothing: {self.gamma:g} of {patches} patches is less than one"]
-        grid = self.rules(embedding.input_layer.patch_size(shape)).grid(torch.empty(shape))
+        grid = self._build_rules(embedding.input_layer.patch_size(shape)).grid(torch.empty(shape))
         if not block_masks(64, grid, self.gamma, generator=generator(0, "caveats")).any():
             return [f"mjp covers nothing: no block fits into {grid[0]} x {grid[1]} patches"]
         return []
@@ -92,23 +102,23 @@ class Mjp(Defense):
     def prepare_model(self, model: nn.Module) -> nn.Module:
         """The model with the unknown position and the localiser that server and clients share."""
         if isinstance(model, Jigsaw):
-            return self.with_rules(model)
+            return self._replace_rules(model)
         self.validate(model)
         if self.level == "image":
-            return add_puzzle(model, self.rules((self.patch, self.patch)), positions="own")
-        found = self.anatomy(model)
+            return add_puzzle(model, self._build_rules((self.patch, self.patch)), positions="own")
+        found = self._find_embedding(model)
         assert not isinstance(found, str)
         shape, embedding = found
         return add_puzzle(
             model,
-            self.rules(embedding.input_layer.patch_size(shape)),
+            self._build_rules(embedding.input_layer.patch_size(shape)),
             embedding=embedding,
             shape=shape,
             positions=self.positions,
             localiser=self.dal,
         )
 
-    def rules(self, patch: tuple[int, int]) -> PuzzleRules:
+    def _build_rules(self, patch: tuple[int, int]) -> PuzzleRules:
         return PuzzleRules(
             gamma=self.gamma,
             patch=patch,
@@ -117,27 +127,28 @@ class Mjp(Defense):
             share=self.share,
         )
 
-    def with_rules(self, model: Jigsaw) -> nn.Module:
-        """A model that was prepared before: as it is, or a copy by these rules."""
-        board = model.puzzle
-        level = "image" if board.embedding is None else "tokens"
-        same = (level, board.positions, board.localiser) == (self.level, self.positions, self.dal)
+    def _replace_rules(self, model: Jigsaw) -> nn.Module:
+        """A model that was prepared before: itself, or a copy with this defense's rules."""
+        puzzle = model.puzzle
+        level = "image" if puzzle.embedding is None else "tokens"
+        same = (level, puzzle.positions, puzzle.localiser) == (self.level, self.positions, self.dal)
         if not (same or level == self.level == "image"):
             raise DoesNotFit(
                 "the model was prepared for another variant of mjp: give it the plain one"
             )
-        rules = self.rules((self.patch, self.patch) if level == "image" else board.rules.patch)
-        if rules == board.rules:
+        patch = (self.patch, self.patch) if level == "image" else puzzle.rules.patch
+        rules = self._build_rules(patch)
+        if rules == puzzle.rules:
             return model
-        made = copy.deepcopy(model)
-        made.puzzle.rules = rules
-        return made
+        prepared = copy.deepcopy(model)
+        prepared.puzzle.rules = rules
+        return prepared
 
     def on_model(self, model: nn.Module, side: ClientSide | None = None) -> nn.Module:
-        made = self.prepare_model(model)
+        prepared = self.prepare_model(model)
         if side is not None:
             side.record(gamma=self.gamma)
-        return copy.deepcopy(model) if made is model else made
+        return copy.deepcopy(model) if prepared is model else prepared
 
     def on_step(
         self, model: nn.Module, inputs: Tensor, labels: Tensor, side: ClientSide | None = None
@@ -153,7 +164,7 @@ class Mjp(Defense):
         return list(found)
 
     def hidden_positions(self) -> HiddenPositions | None:
-        """None of those variants in which every patch has a position of its own, or none has."""
+        """None for the variants in which every patch has its own position, or none has one."""
         if self.positions != "unknown" or self.level != "tokens":
             return None
         return HiddenPositions(self.dal_weight)

@@ -1,4 +1,4 @@
-"""The noise that a defense puts into a parameter's gradient, as one who knows the defense sees it.
+"""The noise in a parameter's gradient, as an attacker who knows the defense models it.
 
 A defense's parameters are public; which rows it chose and what it drew are not. Where noise is far
 above the signal, the rows that have it stand out.
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from keyhole.defenses.spectra import bin_filter
+from keyhole.defenses.spectra import build_bin_filter
 from keyhole.update import Update
 
 
@@ -34,9 +34,10 @@ class Noise:
     share: float = 1.0
 
     def energy(self, gradient: Tensor) -> Tensor:
-        """The mean square of each row's values ``[K]``, of a gradient ``[K, ...]``.
+        """The mean square of each row's values, ``[K]``; with ``bins``, of the noisy frequencies.
 
-        Where only some frequencies are noisy, that is in them, a dimension of theirs.
+        Args:
+            gradient: The parameter's gradient, ``[K, ...]``.
         """
         rows = gradient.double()
         if self.bins is None:
@@ -45,14 +46,19 @@ class Noise:
         return noisy.square().sum((1, 2)) / (rows.shape[1] * self.bins.trace().to(rows))
 
     def signal(self, gradient: Tensor) -> Tensor:
-        """The variance of a value without noise: by the rows that have the least of it."""
+        """The variance of a value without noise, estimated from the rows with the least noise.
+
+        Args:
+            gradient: The parameter's gradient, ``[K, ...]``.
+        """
         quiet = self.variance == self.variance.min()
         return (self.energy(gradient) - self.variance)[quiet].mean().clamp(min=0)
 
     def trust(self, gradient: Tensor) -> Tensor:
-        """How much a noisy value is worth beside a clean one, ``s^2 / (s^2 + sigma^2)``: ``[K]``.
+        """Wiener's weight of each row, ``s^2 / (s^2 + sigma^2)`` with :meth:`signal` s^2: ``[K]``.
 
-        This is Wiener's weight, s^2 being :meth:`signal`.
+        Args:
+            gradient: The parameter's gradient, ``[K, ...]``.
         """
         signal = self.signal(gradient)
         return torch.where(self.variance > 0, signal / (signal + self.variance), 1.0)
@@ -74,12 +80,12 @@ def uniform_noise(update: Update, model: nn.Module, sigma: float) -> dict[str, N
     }
 
 
-def projection(bins: Tensor) -> Tensor:
-    """Onto the frequencies ``bins [H, W]`` of kernels that lie flat: symmetric, ``[HW, HW]``.
+def build_projection(bins: Tensor) -> Tensor:
+    """The symmetric projection ``[HW, HW]`` of flattened kernels onto frequencies ``bins [H, W]``.
 
     A frequency and its conjugate are one, as kernels are real.
 
-    >>> projection(torch.tensor([[False, True], [True, True]])).sum(0).abs().max() < 1e-12
+    >>> build_projection(torch.tensor([[False, True], [True, True]])).sum(0).abs().max() < 1e-12
     tensor(True)
     """
-    return bin_filter(bins | bins.flip(0, 1).roll((1, 1), (0, 1)))
+    return build_bin_filter(bins | bins.flip(0, 1).roll((1, 1), (0, 1)))

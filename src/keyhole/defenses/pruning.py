@@ -16,7 +16,11 @@ from keyhole.update import Update
 
 @dataclass(frozen=True, kw_only=True)
 class Pruning(Defense):
-    """Sets the share ``ratio`` of smallest magnitudes to zero, per tensor or over the whole update.
+    """Sets the values of smallest magnitude to zero.
+
+    Args:
+        ratio: The share of values that become zero.
+        scope: Whether values are ranked within their ``tensor`` or over the whole ``update``.
 
     >>> update = Update({"w": torch.tensor([0.1, -3.0, 0.2, 2.0])})
     >>> Pruning(ratio=0.5).on_update(update).change["w"]
@@ -46,9 +50,10 @@ class Pruning(Defense):
         return update.map(lambda name, v: torch.where(survives[name], v, torch.zeros_like(v)))
 
     def possible_values(self, update: Update) -> dict[str, Interval]:
-        """What is zero was no larger than the smallest value that survived in its tensor.
+        """A zero was no larger than the smallest value that survived in its tensor.
 
-        Where nothing did, which takes ``scope="update"``, than the smallest of the whole update.
+        Where none survived, as can happen with ``scope="update"``, the bound is the smallest
+        surviving value of the whole update.
         """
         gradient = update.gradient()
         survivors = {name: g[g != 0].abs() for name, g in gradient.items()}
@@ -56,15 +61,15 @@ class Pruning(Defense):
         if not least:
             return {}
         fallback = min(float(bound) for bound in least.values())
-        found = {}
+        intervals = {}
         for name, g in gradient.items():
             bound = least.get(name, torch.full((), fallback).to(g))
             limit = torch.where(g == 0, bound, torch.zeros_like(g))
-            found[name] = Interval(g - limit, g + limit)
-        return found
+            intervals[name] = Interval(g - limit, g + limit)
+        return intervals
 
     def _largest(self, values: Tensor) -> Tensor:
-        """A mask over the entries that stay; of equal ones exactly as many as there is room for."""
+        """A mask of the values that survive; ties are broken so that the count is exact."""
         kept = values.numel() - int(self.ratio * values.numel())
         mask = torch.zeros_like(values, dtype=torch.bool)
         mask[values.abs().topk(kept).indices] = True

@@ -32,9 +32,9 @@ def region_side(height: int, width: int) -> int:
 class Zone:
     """A rectangle of ``rows x columns`` regions of one size, ``tall x wide`` pixels each.
 
-    An image has one zone of whole regions, and where its sides are no multiples of S a strip on the
-    right, one at the bottom and a corner. ``fine`` and ``coarse`` are the sides of the blocks of
-    its sensitive and of its other regions.
+    An image has one zone of whole regions. Where its sides are no multiples of S, it also has a
+    strip on the right, one at the bottom and a corner. ``fine`` and ``coarse`` are the sides of
+    blocks in sensitive and in other regions.
     """
 
     top: int
@@ -52,49 +52,49 @@ class Zone:
 
     @property
     def pixels(self) -> int:
-        """Pixels of a region."""
+        """The number of pixels of a region."""
         return self.tall * self.wide
 
-    def grid(self, block: int) -> tuple[int, int]:
+    def block_grid(self, block: int) -> tuple[int, int]:
         """Rows and columns of blocks in a region."""
         return self.tall // block, self.wide // block
 
-    def area(self, images: Tensor) -> Tensor:
+    def crop(self, images: Tensor) -> Tensor:
         """The zone's part of ``images [..., H, W]``, a view."""
         bottom, right = self.top + self.rows * self.tall, self.left + self.columns * self.wide
         return images[..., self.top : bottom, self.left : right]
 
-    def of_regions(self, values: Tensor, side: int) -> Tensor:
-        """The zone's part of values by region, ``[..., all rows, all columns]``, a view."""
+    def select_regions(self, values: Tensor, side: int) -> Tensor:
+        """The zone's part of one value per region, ``[..., all rows, all columns]``; a view."""
         row, column = self.top // side, self.left // side
         return values[..., row : row + self.rows, column : column + self.columns]
 
 
 @lru_cache(maxsize=256)
-def zones(height: int, width: int, block: int | None = None) -> tuple[Zone, ...]:
-    """The zones of an image: blocks of S/4 and S/2, or of one size ``block`` everywhere.
+def split_into_zones(height: int, width: int, block: int | None = None) -> tuple[Zone, ...]:
+    """The zones of an image, with blocks of S/4 and S/2, or of one size ``block`` everywhere.
 
-    In a partial region the block is the greatest power of two, at most that, which divides both
-    of its sides.
+    In a partial region, the block is the greatest power of two up to that size which divides both
+    of the region's sides.
     """
     side = region_side(height, width)
     nominal = (max(1, side // 4), max(1, side // 2)) if block is None else (block, block)
-    found = []
-    for top, rows, tall in bands(height, side):
-        for left, columns, wide in bands(width, side):
-            fine, coarse = (divisor(tall, wide, most) for most in nominal)
-            found.append(Zone(top, left, rows, columns, tall, wide, fine, coarse))
-    return tuple(found)
+    zones = []
+    for top, rows, tall in split_axis(height, side):
+        for left, columns, wide in split_axis(width, side):
+            fine, coarse = (find_block_side(tall, wide, most) for most in nominal)
+            zones.append(Zone(top, left, rows, columns, tall, wide, fine, coarse))
+    return tuple(zones)
 
 
-def bands(length: int, side: int) -> list[tuple[int, int, int]]:
+def split_axis(length: int, side: int) -> list[tuple[int, int, int]]:
     """Start, count and size of the whole regions along an axis, and of the rest."""
     whole, rest = divmod(length, side)
     found = [(0, whole, side)] if whole else []
     return [*found, (whole * side, 1, rest)] if rest else found
 
 
-def divisor(tall: int, wide: int, most: int) -> int:
+def find_block_side(tall: int, wide: int, most: int) -> int:
     """The greatest power of two that divides both sides, at most ``most``."""
     block = 1
     while block * 2 <= most and tall % (block * 2) == 0 and wide % (block * 2) == 0:
@@ -102,21 +102,21 @@ def divisor(tall: int, wide: int, most: int) -> int:
     return block
 
 
-def variances(images: Tensor) -> Tensor:
+def compute_region_variances(images: Tensor) -> Tensor:
     """Region variances of ``images [B, C, H, W]``, float64 ``[B, rows, columns]``, eq. 2.
 
-    In squared grey levels: floats in [0, 1] are read at 8 bits a pixel. From exact sums,
+    In squared grey levels: floats in [0, 1] are rounded to 8 bits per pixel. Sums are exact in
 
         RV = 1/C sum_c (n sum x^2 - (sum x)^2) / n^2,
 
-    so that no order of the pixels changes a bit of it.
+    so that the order of the pixels does not change a bit of it.
     """
     height, width = images.shape[-2:]
-    levels = grey_levels(images)
-    parts = zones(height, width)
-    totals = [region_sums(zone, levels).double() for zone in parts]
+    levels = to_grey_levels(images)
+    parts = split_into_zones(height, width)
+    totals = [sum_regions(zone, levels).double() for zone in parts]
     levels.square_()
-    squares = [region_sums(zone, levels).double() for zone in parts]
+    squares = [sum_regions(zone, levels).double() for zone in parts]
     by_zone = [
         ((zone.pixels * two - one.square()) / zone.pixels**2).mean(1)
         for zone, one, two in zip(parts, totals, squares, strict=True)
@@ -124,7 +124,7 @@ def variances(images: Tensor) -> Tensor:
     return join_zones(by_zone, height, width)
 
 
-def grey_levels(images: Tensor) -> Tensor:
+def to_grey_levels(images: Tensor) -> Tensor:
     """Whole numbers in a floating type in which sums of their squares over a region are exact."""
     if images.dtype == torch.uint8 and region_side(*images.shape[-2:]) ** 2 * 255**2 < EXACT:
         return images.float()
@@ -136,27 +136,27 @@ def grey_levels(images: Tensor) -> Tensor:
     return levels.float() if exact else levels.double()
 
 
-def region_sums(zone: Zone, values: Tensor) -> Tensor:
+def sum_regions(zone: Zone, values: Tensor) -> Tensor:
     """Sums over each region of a zone, ``[B, C, rows, columns]``."""
-    area = zone.area(values)
+    area = zone.crop(values)
     lead = area.shape[:2]
     down = area.reshape(*lead, zone.rows, zone.tall, zone.columns * zone.wide).sum(3)
     return down.view(*lead, zone.rows, zone.columns, zone.wide).sum(4)
 
 
 def join_zones(by_zone: Sequence[Tensor], height: int, width: int) -> Tensor:
-    """Values by region of every zone, ``[..., rows, columns]`` each, as one."""
-    across = len(bands(width, region_side(height, width)))
+    """Joins the zones' values, one per region, ``[..., rows, columns]`` each, into one tensor."""
+    across = len(split_axis(width, region_side(height, width)))
     strips = [torch.cat(list(by_zone[i : i + across]), -1) for i in range(0, len(by_zone), across)]
     return torch.cat(strips, -2)
 
 
-def sensitive(images: Tensor) -> Tensor:
+def find_sensitive_regions(images: Tensor) -> Tensor:
     """Which regions get the finer blocks: above the image's median variance, eq. 3.
 
     bool ``[B, rows, columns]``; ties are not above.
     """
-    spread = variances(images)
+    spread = compute_region_variances(images)
     ranked = spread.flatten(1).sort(1).values
     count = ranked.shape[1]
     median = (ranked[:, (count - 1) // 2] + ranked[:, count // 2]) / 2

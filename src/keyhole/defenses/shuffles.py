@@ -1,4 +1,4 @@
-"""Shuffles of blocks inside regions: drawn, applied to a batch of images, and undone.
+"""Draws shuffles of blocks inside regions, applies them to a batch of images, and undoes them.
 
 Nothing here loops over images or regions: an image has at most four zones, and the regions of a
 zone are moved together.
@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from keyhole.defenses.regions import Zone, region_side, zones
+from keyhole.defenses.regions import Zone, region_side, split_into_zones
 
 Channels = Literal["apart", "mixed", "together"]
 
 WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
-"""Types by their size in bytes: a row of a block is moved as one word, whatever its pixels are."""
+"""Types by their size in bytes: a row of a block is moved as one word of any type."""
 GOLDEN, MIX_1, MIX_2 = -0x61C8864680B583EB, -0x40A7B892E31B1A47, -0x6B2FB644ECCEEE15
 """SplitMix64's constants as signed numbers."""
 CACHE = 1 << 21
@@ -30,7 +30,7 @@ CACHE = 1 << 21
 
 @dataclass(frozen=True)
 class Shuffle:
-    """Where the blocks of a batch come from: one order a zone.
+    """Where the blocks of a batch come from: one order per zone.
 
     ``orders[z] [B, pools, regions, items]``: item i of a pool shows item ``order[i]`` of the
     original. The items are fine blocks, row by row; a pool is a region in one plane (``apart``), in
@@ -40,7 +40,7 @@ class Shuffle:
     height: int
     width: int
     channels: Channels
-    parts: tuple[Zone, ...]
+    zones: tuple[Zone, ...]
     orders: tuple[Tensor, ...]
 
     def apply(self, images: Tensor) -> Tensor:
@@ -49,7 +49,7 @@ class Shuffle:
 
     def undo(self, images: Tensor) -> Tensor:
         """The inverse of :meth:`apply`."""
-        return self._move(images, tuple(inverse(order) for order in self.orders))
+        return self._move(images, tuple(invert_order(order) for order in self.orders))
 
     def sources(self, planes: int) -> Tensor:
         """For each pixel of the shuffled image its number in the original, ``[B, C * H * W]``.
@@ -62,13 +62,12 @@ class Shuffle:
         return self.apply(image.expand(batch, -1, -1, -1)).flatten(1)
 
     def _move(self, images: Tensor, orders: tuple[Tensor, ...]) -> Tensor:
-        if len(self.parts) == 1:
-            return move_blocks(images, self.parts[0], orders[0], self.channels)
-        made = torch.empty_like(images, memory_format=torch.contiguous_format)
-        for zone, order in zip(self.parts, orders, strict=True):
-            place = zone.area(made)
-            place.copy_(move_blocks(zone.area(images), zone, order, self.channels))
-        return made
+        if len(self.zones) == 1:
+            return move_blocks(images, self.zones[0], orders[0], self.channels)
+        moved = torch.empty_like(images, memory_format=torch.contiguous_format)
+        for zone, order in zip(self.zones, orders, strict=True):
+            zone.crop(moved).copy_(move_blocks(zone.crop(images), zone, order, self.channels))
+        return moved
 
 
 def move_blocks(area: Tensor, zone: Zone, order: Tensor, channels: Channels) -> Tensor:
@@ -76,11 +75,11 @@ def move_blocks(area: Tensor, zone: Zone, order: Tensor, channels: Channels) -> 
     word = min(16, zone.fine * area.element_size())
     # Flat and back: an axis of one keeps a stride that does not fit longer words.
     rows = area.contiguous().view(-1).view(area.shape).view(WORDS[word])
-    sources = word_sources(rows.shape, zone, order, channels)
+    sources = find_word_sources(rows.shape, zone, order, channels)
     return rows.view(-1).index_select(0, sources).view(rows.shape).view(area.dtype)
 
 
-def word_sources(shape: torch.Size, zone: Zone, order: Tensor, channels: Channels) -> Tensor:
+def find_word_sources(shape: torch.Size, zone: Zone, order: Tensor, channels: Channels) -> Tensor:
     """For each word of a zone ``[B, C, rows * tall, words]`` its place in the original, flat.
 
     A block's words are addressed by its corner, its row and its place in the row:
@@ -88,7 +87,7 @@ def word_sources(shape: torch.Size, zone: Zone, order: Tensor, channels: Channel
         source(plane, region, block, row, word) = corner(plane, region, order(block)) + row + word.
     """
     batch, planes, height, width = shape
-    (down, across), block, device = zone.grid(zone.fine), zone.fine, order.device
+    (down, across), block, device = zone.block_grid(zone.fine), zone.fine, order.device
     a_block = width // (zone.columns * across)
     kind = torch.int32 if shape.numel() < 2**31 else torch.int64
 
@@ -117,22 +116,24 @@ def look_up(table: Tensor, index: Tensor) -> Tensor:
     return table.index_select(0, index.flatten()).view(index.shape)
 
 
-def inverse(order: Tensor) -> Tensor:
-    """The permutation that undoes each row's."""
+def invert_order(order: Tensor) -> Tensor:
+    """The inverse of each row's permutation."""
     numbers = torch.arange(order.shape[-1], device=order.device, dtype=order.dtype)
     return torch.empty_like(order).scatter_(-1, order.long(), numbers.expand_as(order))
 
 
-def count_numbers(
+def count_draws(
     planes: int, height: int, width: int, channels: Channels, block: int | None = None
 ) -> int:
     """How many random numbers the shuffle of one image takes."""
     own = 1 if channels == "together" else planes
-    return own * sum(z.regions * z.pixels // z.fine**2 for z in zones(height, width, block))
+    return own * sum(
+        z.regions * z.pixels // z.fine**2 for z in split_into_zones(height, width, block)
+    )
 
 
 def draw_shuffle(
-    draws: Tensor,
+    numbers: Tensor,
     fine: Tensor,
     *,
     planes: int,
@@ -140,22 +141,22 @@ def draw_shuffle(
     channels: Channels,
     block: int | None = None,
 ) -> Shuffle:
-    """The shuffle of ``size`` images by random numbers ``draws [B, count_numbers]``.
+    """The shuffle of ``size`` images by random ``numbers [B, count_draws]``.
 
     ``fine`` says which regions have the finer blocks, bool ``[B, rows, columns]``.
     """
     height, width = size
     side = region_side(height, width)
     own = 1 if channels == "together" else planes
-    parts = zones(height, width, block)
-    lengths = [own * zone.regions * zone.pixels // zone.fine**2 for zone in parts]
+    zones = split_into_zones(height, width, block)
+    lengths = [own * zone.regions * zone.pixels // zone.fine**2 for zone in zones]
     orders = []
-    for zone, numbers in zip(parts, torch.split(draws, lengths, 1), strict=True):
+    for zone, of_zone in zip(zones, torch.split(numbers, lengths, 1), strict=True):
         pools = 1 if channels == "mixed" else own
-        keys = numbers.reshape(len(draws), pools, zone.regions, -1)
-        is_fine = zone.of_regions(fine, side).reshape(len(draws), 1, zone.regions, 1)
+        keys = of_zone.reshape(len(numbers), pools, zone.regions, -1)
+        is_fine = zone.select_regions(fine, side).reshape(len(numbers), 1, zone.regions, 1)
         orders.append(draw_order(keys, is_fine, zone, own // pools))
-    return Shuffle(height, width, channels, parts, tuple(orders))
+    return Shuffle(height, width, channels, zones, tuple(orders))
 
 
 def draw_order(keys: Tensor, fine: Tensor, zone: Zone, planes: int) -> Tensor:
@@ -163,23 +164,23 @@ def draw_order(keys: Tensor, fine: Tensor, zone: Zone, planes: int) -> Tensor:
 
     A coarse block is a square of fine ones that stay beside each other; a pool holds ``planes``.
     """
-    finely = permutations(keys)
+    finely = order_by_keys(keys)
     if zone.coarse == zone.fine:
         return finely
     ratio = zone.coarse // zone.fine
-    (_, across), (big_down, big_across) = zone.grid(zone.fine), zone.grid(zone.coarse)
+    (_, across), (big_down, big_across) = zone.block_grid(zone.fine), zone.block_grid(zone.coarse)
     item = torch.arange(keys.shape[-1], device=keys.device)
     row, column = item // across, item % across  # planes follow each other as rows do
     whole = row // ratio * big_across + column // ratio
     inside = row % ratio * across + column % ratio
     big = torch.arange(planes * big_down * big_across, device=keys.device)
     corner = big // big_across * ratio * across + big % big_across * ratio
-    chosen = look_up(corner, permutations(keys[..., : len(big)]))
+    chosen = look_up(corner, order_by_keys(keys[..., : len(big)]))
     coarsely = chosen.gather(-1, whole.expand_as(keys)) + inside
     return torch.where(fine, finely, coarsely.int())
 
 
-def permutations(keys: Tensor) -> Tensor:
+def order_by_keys(keys: Tensor) -> Tensor:
     """The order that sorts each row of random int32, int32; rows have at most a few dozen items.
 
     An item's number takes the place of its key's last bits, so that values can be sorted alone.
@@ -193,10 +194,10 @@ def permutations(keys: Tensor) -> Tensor:
     return torch.from_numpy(np.sort(marked.numpy(), axis=-1)) & mask
 
 
-def mixed_numbers(seeds: Tensor, count: int) -> Tensor:
+def draw_seeded_numbers(seeds: Tensor, count: int) -> Tensor:
     """``count`` random int32 for each of the 64-bit ``seeds [B]``: ``[B, count]``.
 
-    SplitMix64 (Steele et al. 2014): a counter, mixed; for training, not for secrets.
+    By SplitMix64 (Steele et al. 2014): for training, not for secrets.
     """
     steps = torch.arange(1, (count + 1) // 2 + 1, device=seeds.device)
     state = seeds[:, None] + steps * GOLDEN
@@ -206,7 +207,7 @@ def mixed_numbers(seeds: Tensor, count: int) -> Tensor:
     return state.view(torch.int32)[:, :count]
 
 
-def secret_numbers(key: bytes, place: str, count: int) -> Tensor:
+def draw_keyed_numbers(key: bytes, place: str, count: int) -> Tensor:
     """``count`` random int32 ``[count]`` that only the holder of ``key`` can compute.
 
     The key and the place (which image, which epoch) are hashed together by HMAC-SHA256, and the
@@ -218,18 +219,18 @@ def secret_numbers(key: bytes, place: str, count: int) -> Tensor:
 
 
 def map_chunks(images: Tensor, work: Callable[[Tensor, slice], Tensor]) -> Tensor:
-    """``work`` on so many images at a time as stay in a processor's cache; all at once on a GPU."""
+    """``work`` on as many images at a time as fit a processor's cache; on a GPU, on all at once."""
     if not len(images):
         return images.clone()
     if images.is_cuda:
         return work(images, slice(None))
-    made = torch.empty_like(images, memory_format=torch.contiguous_format)
-    for part in chunks(images):
-        made[part] = work(images[part], part)
-    return made
+    results = torch.empty_like(images, memory_format=torch.contiguous_format)
+    for part in split_for_cache(images):
+        results[part] = work(images[part], part)
+    return results
 
 
-def chunks(images: Tensor) -> Iterator[slice]:
+def split_for_cache(images: Tensor) -> Iterator[slice]:
     size = max(1, CACHE // (images[0].numel() * images.element_size()))
     for start in range(0, len(images), size):
         yield slice(start, start + size)

@@ -12,14 +12,14 @@ Reading = Literal["dc-kept", "printed"]
 ``H/2`` as the paper prints it, which is no bin of an odd kernel and spares none of a 3x3 one."""
 
 
-def high_bins(height: int, width: int, radius: float, reading: Reading = "dc-kept") -> Tensor:
+def find_high_bins(height: int, width: int, radius: float, reading: Reading = "dc-kept") -> Tensor:
     """Which bins of a kernel's spectrum are high, bool ``[H, W]`` in the order of ``fft2``.
 
     Bin (u, v) of the shifted spectrum is high if ``(u - c_H)^2 + (v - c_W)^2 >= radius^2``.
 
-    >>> high_bins(3, 3, 0.5).int().tolist()
+    >>> find_high_bins(3, 3, 0.5).int().tolist()
     [[0, 1, 1], [1, 1, 1], [1, 1, 1]]
-    >>> int(high_bins(1, 1, 0.5).sum()), int(high_bins(3, 3, 0.5, "printed").sum())
+    >>> int(find_high_bins(1, 1, 0.5).sum()), int(find_high_bins(3, 3, 0.5, "printed").sum())
     (0, 9)
     """
     down, across = (size // 2 if reading == "dc-kept" else size / 2 for size in (height, width))
@@ -36,7 +36,7 @@ def noise_energy(bins: Tensor) -> float:
     A mask that treats a bin and its conjugate differently (the printed centre, large radii) loses
     part of it, as the real part is taken: the bins then count ``((m(k) + m(-k)) / 2)^2``.
 
-    >>> noise_energy(high_bins(3, 3, 0.5)), noise_energy(high_bins(5, 5, 0.5))
+    >>> noise_energy(find_high_bins(3, 3, 0.5)), noise_energy(find_high_bins(5, 5, 0.5))
     (8.0, 24.0)
     """
     mask = bins.double()
@@ -44,15 +44,15 @@ def noise_energy(bins: Tensor) -> float:
     return float(((mask + conjugate) / 2).square().sum())
 
 
-def high_part(kernels: Tensor, bins: Tensor) -> Tensor:
+def filter_bins(kernels: Tensor, bins: Tensor) -> Tensor:
     """``Re IFFT(mask * FFT(n))`` of kernels ``n [..., H, W]``, all of them at once."""
-    return (kernels.flatten(-2) @ bin_filter(bins).to(kernels)).view_as(kernels)
+    return (kernels.flatten(-2) @ build_bin_filter(bins).to(kernels)).view_as(kernels)
 
 
-def bin_filter(bins: Tensor) -> Tensor:
-    """What keeps only these bins of kernels that lie flat, as one real matrix ``[HW, HW]``.
+def build_bin_filter(bins: Tensor) -> Tensor:
+    """The real matrix ``[HW, HW]`` that keeps only these bins of flattened kernels.
 
-    Kernels are small: multiplying by it is quicker than two transforms.
+    Kernels are small: multiplying by it is faster than two transforms.
     """
     height, width = bins.shape
     each = torch.eye(height * width, dtype=torch.double).view(-1, height, width)

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide
 from keyhole.defenses.calibrated import CalibratedNoise, keep_parameters
-from keyhole.defenses.guidance import important_channels
-from keyhole.defenses.noise_model import Noise, projection
-from keyhole.defenses.spectra import Reading, high_bins, high_part, noise_energy
+from keyhole.defenses.guidance import choose_important_channels
+from keyhole.defenses.noise_model import Noise, build_projection
+from keyhole.defenses.spectra import Reading, filter_bins, find_high_bins, noise_energy
 from keyhole.models.channel_importance import convolutions, count_channels, weight_name
 from keyhole.update import Update
 
@@ -24,17 +24,23 @@ from keyhole.update import Update
 class Tip(CalibratedNoise):
     """Adds ``beta * Re IFFT(mask * FFT(n))``, n ~ N(0, 1), to the filters of important channels.
 
-    Of every convolution with a high bin, the share ``ratio`` of output channels with the greatest
-    Grad-CAM weights (signed, or by magnitude: ``absolute``) is chosen, on one random image of each
-    of the client's classes. Every input slice of their filters gets noise in the bins at least
-    ``radius`` from the spectrum's centre (see :data:`Reading`); a weight's variance is then
-    ``beta^2 * high bins / (H * W)``. Noise on the uploaded weights is noise on their change. All
-    else leaves exactly: other filters, 1x1 kernels, norms, the head, and each slice's sum.
+    Of every convolution with a high bin, the output channels with the greatest Grad-CAM weights are
+    chosen, on one random image of each of the client's classes. Every input slice of their filters
+    gets noise in the high bins; a weight's variance is then ``beta^2 * high bins / (H * W)``. Noise
+    on the uploaded weights is noise on their change. All else is sent exactly: other filters, 1x1
+    kernels, norms, the head, and each slice's sum.
 
-    Without ``beta`` it is ``min(1, zeta)`` as the authors ran it, or ``min(1, zeta / layers)`` as
-    the paper prints it (``divide``). Beta is in the units of the change: for a client that shares
-    its gradient, those of the gradient, where zeta is 24 / epsilon an image and the cap binds.
-    Where an update does not say how it came about, give ``beta``.
+    Beta is in the units of the change. For a client that shares its gradient they are the
+    gradient's; zeta is then 24 / epsilon for one image, and the cap of 1 binds. Where an update
+    does not say how the client trained, give ``beta``.
+
+    Args:
+        ratio: The share of output channels of each convolution that get noise.
+        radius: The distance from the spectrum's centre at which bins are high.
+        beta: The strength; None: ``min(1, zeta)`` as the authors ran it.
+        divide: Whether beta is ``min(1, zeta / layers)`` instead, as the paper prints it.
+        absolute: Whether channels are ranked by the magnitude of their weight, not by its sign.
+        reading: Where the spectrum's centre is, see :data:`Reading`.
     """
 
     epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
@@ -54,12 +60,12 @@ class Tip(CalibratedNoise):
     def incompatibilities(self, model: nn.Module) -> list[str]:
         if not convolutions(model):
             return ["it has no convolution, and only their filters get noise"]
-        if not self.layers(model):
+        if not self.noisy_layers(model):
             return [f"none of its kernels has a frequency at radius {self.radius:g} or beyond"]
         return []
 
     def caveats(self, model: nn.Module) -> list[str]:
-        layers = self.layers(model)
+        layers = self.noisy_layers(model)
         total = sum(p.numel() for p in model.parameters())
         noisy = sum(
             count_channels(conv.out_channels, self.ratio) * conv.weight[0].numel()
@@ -68,28 +74,32 @@ class Tip(CalibratedNoise):
         exact = 1 - noisy / total
         return [f"{exact:.0%} of the parameters leave without noise: no privacy budget is kept"]
 
-    def bins(self, conv: nn.Conv2d) -> Tensor:
+    def _find_bins(self, conv: nn.Conv2d) -> Tensor:
         """The high bins of a convolution's kernels, bool ``[H, W]``."""
         height, width = conv.weight.shape[-2:]
-        return high_bins(height, width, self.radius, self.reading)
+        return find_high_bins(height, width, self.radius, self.reading)
 
-    def layers(self, model: nn.Module) -> dict[str, nn.Conv2d]:
-        """The convolutions that get noise: those whose kernels have a high bin."""
-        return {n: conv for n, conv in convolutions(model).items() if self.bins(conv).any()}
+    def noisy_layers(self, model: nn.Module) -> dict[str, nn.Conv2d]:
+        """The convolutions that get noise: those whose kernels have a high bin.
+
+        Args:
+            model: The global model.
+        """
+        return {n: conv for n, conv in convolutions(model).items() if self._find_bins(conv).any()}
 
     def strength(self, update: Update, model: nn.Module) -> float:
         """Beta."""
         if self.beta is not None:
             return self.beta
-        return min(1.0, self.zeta(update) / (len(self.layers(model)) if self.divide else 1))
+        return min(1.0, self.zeta(update) / (len(self.noisy_layers(model)) if self.divide else 1))
 
     def energy(self, model: nn.Module) -> float:
         """``sum over layers N_r * C_in * high bins``."""
         return sum(
             count_channels(conv.out_channels, self.ratio)
             * conv.weight.shape[1]
-            * noise_energy(self.bins(conv))
-            for conv in self.layers(model).values()
+            * noise_energy(self._find_bins(conv))
+            for conv in self.noisy_layers(model).values()
         )
 
     def with_strength(self, strength: float | None) -> Self:
@@ -102,18 +112,19 @@ class Tip(CalibratedNoise):
         began = time.perf_counter()
         model = self.require_model(side)
         update.check_against(model.state_dict())
-        layers = {n: c for n, c in self.layers(model).items() if weight_name(n) in update.change}
+        every = self.noisy_layers(model)
+        layers = {n: conv for n, conv in every.items() if weight_name(n) in update.change}
         if not layers:
             return update
         beta = self.strength(update, model)
-        chosen = important_channels(
+        chosen = choose_important_channels(
             update, side, ratio=self.ratio, absolute=self.absolute, defense=self.name
         )
         change, norms = dict(update.change), []
         draw = side.generator_at(next(model.parameters()))
         for name, conv in layers.items():
             weight = weight_name(name)
-            noise = self.noise(change[weight], conv, chosen[name], beta, draw)
+            noise = self._draw_noise(change[weight], conv, chosen[name], beta, draw)
             change[weight] = add_to_rows(change[weight], chosen[name], noise)
             norms.append(noise.double().norm())
         lengths = torch.stack(norms).cpu()
@@ -130,7 +141,7 @@ class Tip(CalibratedNoise):
         )
         return dataclasses.replace(update, change=change)
 
-    def noise(
+    def _draw_noise(
         self,
         like: Tensor,
         conv: nn.Conv2d,
@@ -142,18 +153,18 @@ class Tip(CalibratedNoise):
         kind = torch.double if like.dtype == torch.double else torch.float
         shape = (len(channels), *like.shape[1:])
         white = torch.randn(shape, generator=generator, device=generator.device, dtype=kind)
-        return (beta * high_part(white, self.bins(conv))).to(like)
+        return (beta * filter_bins(white, self._find_bins(conv))).to(like)
 
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
-        """Of each layer the known number of rows with the most energy in the high bins."""
+        """In each layer, noise is in the known number of rows with most energy in the high bins."""
         gradient, found = update.gradient(), {}
         variance = (self.strength(update, model) / (update.lr * update.steps)) ** 2
-        for name, conv in self.layers(model).items():
+        for name, conv in self.noisy_layers(model).items():
             weight = weight_name(name)
             if weight not in gradient:
                 continue
             rows = torch.zeros(conv.out_channels).to(gradient[weight].device, torch.double)
-            noise = Noise(rows, projection(self.bins(conv)), share=self.ratio)
+            noise = Noise(rows, build_projection(self._find_bins(conv)), share=self.ratio)
             energy = noise.energy(gradient[weight])
             rows[energy.topk(count_channels(conv.out_channels, self.ratio)).indices] = variance
             found[weight] = noise

@@ -8,12 +8,12 @@ if TYPE_CHECKING:
     from keyhole.federation.averaging import average_updates
     from keyhole.federation.capture import CaptureWriter, Reply
     from keyhole.federation.capture_reader import Capture
-    from keyhole.federation.client import RoundClient, defended_update, local_update
+    from keyhole.federation.client import RoundClient, compute_local_update, train_client
     from keyhole.federation.partition import PARTITIONS
     from keyhole.federation.plain_loop import ProtectedClient, protect
     from keyhole.federation.plan import TrainingPlan
     from keyhole.federation.rounds import ClientUpdate, Federation, Round, client_generator
-    from keyhole.federation.run import TrainingResult, assemble, train
+    from keyhole.federation.run import TrainingResult, build_federation, train
     from keyhole.federation.training import LocalTraining, augment_images
 
 __all__ = [
@@ -29,14 +29,14 @@ __all__ = [
     "RoundClient",
     "TrainingPlan",
     "TrainingResult",
-    "assemble",
     "augment_images",
     "average_updates",
+    "build_federation",
     "client_generator",
-    "defended_update",
-    "local_update",
+    "compute_local_update",
     "protect",
     "train",
+    "train_client",
 ]
 
 __getattr__, __dir__ = import_on_demand(__name__)

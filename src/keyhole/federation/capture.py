@@ -67,7 +67,7 @@ class CaptureWriter:
     Args:
         root: The folder.
         limit_gb: The disk space that all rounds may use, in gigabytes.
-        about: What a reader should know of the run.
+        about: What a reader should know about the run.
         fresh: Whether to remove an earlier capture from the folder first.
         resume: Whether an earlier capture of the same run may be continued.
     """
@@ -101,7 +101,13 @@ class CaptureWriter:
     def begin_round(
         self, number: int, sent: Mapping[str, Tensor], *, config: JsonObject | None = None
     ) -> RoundWriter:
-        """Returns a writer to which replies are added as they arrive."""
+        """Returns a writer to which replies are added as they arrive.
+
+        Args:
+            number: The round's number.
+            sent: The weights that the server sent.
+            config: The config that the server sent with the weights.
+        """
         return RoundWriter(self, number, sent, to_plain_json(config or {}))
 
     def write_round(
@@ -130,18 +136,33 @@ class CaptureWriter:
         return writer.close()
 
     def write_truth(self, data: str, owners: Mapping[str, Sequence[int]], **facts: Any) -> None:
-        """Writes which images of ``data`` each client has; only scoring reads this."""
+        """Writes which images each client has; only scoring reads this.
+
+        Args:
+            data: The data set, by name or folder.
+            owners: The indices of each client's images, by the client's name.
+            facts: What else scoring needs to know, as values that JSON can hold.
+        """
         images = {node: list(indices) for node, indices in owners.items()}
         write_json(self.root / TRUTH, {"data": data, **to_plain_json(facts), "clients": images})
 
     def mark_captured(self, number: int) -> None:
-        """Removes a round that is now captured from the list of those left out."""
+        """Removes a round that is now captured from the list of those left out.
+
+        Args:
+            number: The round's number.
+        """
         if number in self.left_out:
             self.left_out.remove(number)
             self._write_description()
 
     def leave_out_round(self, number: int, why: str) -> None:
-        """Notes that a round is not captured; the training continues."""
+        """Notes that a round is not captured; the training continues.
+
+        Args:
+            number: The round's number.
+            why: The reason, for the log.
+        """
         log.warning("round %d is not captured: %s", number, why)
         self.left_out = sorted({*self.left_out, number})
         try:
@@ -154,7 +175,11 @@ class CaptureWriter:
         write_json(self.root / ABOUT, description)
 
     def count_used_bytes(self, *, without: Path) -> int:
-        """Returns the bytes of all rounds except the one in the folder ``without``."""
+        """Returns the bytes of all rounds but one.
+
+        Args:
+            without: The folder of the round that does not count.
+        """
         files = [f for f in self.root.rglob("*.safetensors") if f.parent != without]
         return sum(f.stat().st_size for f in files)
 

@@ -51,13 +51,21 @@ class RoundClient:
     images_by_epoch: ImagesByEpoch | None = None
 
     def images_for(self, epoch: int) -> Tensor:
-        """Returns the images of a local epoch; the first epoch is 0."""
+        """Returns the images of a local epoch.
+
+        Args:
+            epoch: The epoch's number; the first epoch is 0.
+        """
         if epoch == 0 or self.images_by_epoch is None:
             return self.images
         return self.images_by_epoch(epoch)
 
     def side(self, model: nn.Module) -> ClientSide:
-        """Returns what a defense may use of this client."""
+        """Returns what this client gives a defense to work with.
+
+        Args:
+            model: The global model.
+        """
         return ClientSide(
             self.generator,
             model,
@@ -68,7 +76,7 @@ class RoundClient:
         )
 
 
-def defended_update(
+def train_client(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
@@ -97,27 +105,23 @@ def defended_update(
         images_by_epoch: Returns other versions of the images for epochs after the first.
     """
     check_weights(model.state_dict())
-    side = ClientSide(
-        generator=generator,
-        model=model,
-        images=images,
-        labels=labels,
-        memory={} if memory is None else memory,
-        normalise=data.normalise,
-    )
+    training = training or LocalTraining()
+    memory = {} if memory is None else memory
+    client = RoundClient(images, labels, generator, memory, data, training, images_by_epoch)
+    side = client.side(model)
     epochs = itertools.count(1)
 
     def next_inputs() -> Tensor:
-        side.images = images if images_by_epoch is None else images_by_epoch(next(epochs))
+        side.images = client.images_for(next(epochs))
         return data.normalise(defense.on_images(side.images, side))
 
     defended_images = defense.on_images(images, side)
     local = defense.on_model(model, side)
-    update = local_update(
+    update = compute_local_update(
         local,
         data.normalise(defended_images),
         labels,
-        training=training or LocalTraining(),
+        training=training,
         seed=int(torch.randint(2**62, (), generator=generator)),
         mask_recorder=mask_recorder,
         next_inputs=next_inputs,
@@ -126,7 +130,7 @@ def defended_update(
     return defense.on_update(update.check(), side), side.telemetry
 
 
-def local_update(
+def compute_local_update(
     model: nn.Module,
     inputs: Tensor,
     labels: Tensor,

@@ -1,4 +1,4 @@
-"""A defense in a training loop of one's own, without Flower and without Keyhole's loop.
+"""A defense in your own training loop, without Flower and without Keyhole's loop.
 
 Shares weights after local training::
 
@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import Optimizer
 
 from keyhole.defenses import DEFENSES
-from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
+from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry, uses_door
 from keyhole.errors import DoesNotFit
 from keyhole.seeds import generator as seeded_generator
 from keyhole.update import Update, apply_change, check_finite, check_weights, convert_type, subtract
@@ -57,9 +57,9 @@ def protect(
         model: The global model, as the server sent it. It stays as it is: train
             :attr:`ProtectedClient.model`, which is another.
         defense: The defense, or its name: ``"gaussian(sigma=0.001)"``.
-        optimiser: Makes the optimiser of the parameters that it is given, so that steps and
-            learning rate are known; without it they are told where the update is taken.
-        images: The client's images ``[n, C, H, W]`` in [0, 1], for defenses that go by them.
+        optimiser: Makes an optimiser for the parameters that it is given, so that steps and
+            learning rate are known; without it, pass them to :meth:`ProtectedClient.update`.
+        images: The client's images ``[n, C, H, W]`` in [0, 1], for defenses that look at them.
         labels: Their classes ``[n]``.
         normalise: Turns images into the model's inputs; None means that they are the same.
         memory: What the defense kept in earlier rounds: ``client.memory`` of the round before.
@@ -80,7 +80,13 @@ def protect(
 
 
 class ProtectedClient:
-    """One client under a defense, for one round; made by :func:`protect`."""
+    """One client under a defense, for one round; made by :func:`protect`.
+
+    Args:
+        defense: The defense.
+        side: What the client gives the defense to work with; it has a model.
+        make_optimiser: Makes an optimiser for given parameters; None: the loop has its own.
+    """
 
     def __init__(
         self, defense: Defense, side: ClientSide, make_optimiser: MakeOptimiser | None
@@ -91,7 +97,7 @@ class ProtectedClient:
         self.model: nn.Module = copy.deepcopy(defense.on_model(side.model, side))
         """The model to train."""
         self._changed_images = self._shared = False
-        self._made: list[tuple[Tensor | None, int]] = []
+        self._defended_gradients: list[tuple[Tensor | None, int]] = []
         self._defended_steps = 0
         self._rates: list[float] = []
         self._optimiser: Optimizer | None = None
@@ -101,14 +107,14 @@ class ProtectedClient:
 
     @property
     def optimiser(self) -> Optimizer:
-        """The optimiser of :attr:`model` that :func:`protect` was told to make."""
+        """The optimiser of :attr:`model`, if :func:`protect` got one to make."""
         if self._optimiser is None:
             raise DoesNotFit("there is no optimiser: pass optimiser= to protect()")
         return self._optimiser
 
     @property
     def telemetry(self) -> Telemetry:
-        """What the defense reports of its work."""
+        """What the defense reports about its work."""
         return self._side.telemetry
 
     @property
@@ -142,7 +148,7 @@ class ProtectedClient:
         else:
             for parameter, found in zip(self.model.parameters(), own, strict=True):
                 parameter.grad = found
-        self._made = self._gradients()
+        self._defended_gradients = self._gradients()
         if self._optimiser is None:
             self._defended_steps += 1
 
@@ -156,8 +162,10 @@ class ProtectedClient:
         if all(g is None for g in found.values()):
             raise DoesNotFit("there is no gradient to share: call backward() first, once for each")
         self._check_images()
-        if uses_door(self.defense, "on_step") and not self._holds_made():
-            raise self._skipped("client.backward(inputs, labels), and leave gradients as they are")
+        if uses_door(self.defense, "on_step") and not self._gradients_are_defended():
+            raise self._skipped_call(
+                "client.backward(inputs, labels), and leave gradients as they are"
+            )
         update = Update.from_gradient(found, batch_size=batch_size)
         sent = self.defense.on_update(update.check(), self._side)
         self.model.zero_grad()
@@ -177,12 +185,12 @@ class ProtectedClient:
             steps, lr = len(self._rates), sum(self._rates) / len(self._rates)
         if steps is None or lr is None:
             raise DoesNotFit(
-                "how the client trained is not known: take client.optimiser's steps, for which "
-                "protect() gets optimiser=, or pass steps= and lr="
+                "how the client trained is not known: pass optimiser= to protect() and train with "
+                "client.optimiser, or pass steps= and lr="
             )
         self._check_images()
         if uses_door(self.defense, "on_step") and self._defended_steps < steps:
-            raise self._skipped("client.backward(inputs, labels) before each optimiser step")
+            raise self._skipped_call("client.backward(inputs, labels) before each optimiser step")
         self._check_trained()
         change = {n: subtract(t, self._start[n]) for n, t in copy_weights(self.model).items()}
         examples = batch_size if self._side.images is None else len(self._side.images)
@@ -195,7 +203,13 @@ class ProtectedClient:
     def weights(
         self, *, batch_size: int, steps: int | None = None, lr: float | None = None
     ) -> dict[str, Tensor]:
-        """Returns the same as :meth:`update` as weights: what may be sent for a ``state_dict``."""
+        """Returns the same as :meth:`update` as weights, to be sent in place of a ``state_dict``.
+
+        Args:
+            batch_size: Images per local step.
+            steps: The number of local steps; needed where :func:`protect` made no optimiser.
+            lr: Their learning rate; likewise.
+        """
         sent = self.update(batch_size=batch_size, steps=steps, lr=lr).change
         found = {n: apply_change(convert_type(self._start[n], c), c) for n, c in sent.items()}
         check_finite(found, "the defended weights have", "the server sent too large weights")
@@ -203,30 +217,30 @@ class ProtectedClient:
 
     def _count_step(self, optimiser: Optimizer, *_: Any) -> None:
         self._rates.append(float(optimiser.param_groups[0]["lr"]))
-        self._defended_steps += self._holds_made()
+        self._defended_steps += self._gradients_are_defended()
 
     def _gradients(self) -> list[tuple[Tensor | None, int]]:
         """The gradients, each with a number that grows when something is added to it."""
         found = [p.grad for p in self.model.parameters()]
         return [(g, 0 if g is None else g._version) for g in found]
 
-    def _holds_made(self) -> bool:
-        """Whether the gradients are still those that :meth:`backward` made."""
-        pairs = zip(self._gradients(), self._made, strict=False)
-        same = [now is made and a == b for (now, a), (made, b) in pairs]
+    def _gradients_are_defended(self) -> bool:
+        """Whether the gradients are still those that :meth:`backward` computed."""
+        pairs = zip(self._gradients(), self._defended_gradients, strict=False)
+        same = [now is before and a == b for (now, a), (before, b) in pairs]
         return len(same) > 0 and all(same)
 
     def _check_images(self) -> None:
         if uses_door(self.defense, "on_images") and not self._changed_images:
-            raise self._skipped("images = client.images(images)")
+            raise self._skipped_call("images = client.images(images)")
 
-    def _skipped(self, call: str) -> DoesNotFit:
+    def _skipped_call(self, call: str) -> DoesNotFit:
         return DoesNotFit(
             f"defense {self.defense.name!r} was not applied: the loop must call `{call}`"
         )
 
     def _check_trained(self) -> None:
-        """Raises where the weights to be shared are not those that the defense knows of."""
+        """Raises :class:`DoesNotFit` unless ``client.model`` was trained and not shared yet."""
         if self._shared:
             raise DoesNotFit(
                 "this round's update was shared already, and twice the same would be less noise: "
@@ -246,8 +260,3 @@ def copy_weights(model: nn.Module) -> dict[str, Tensor]:
 def are_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     """Whether two models have the same tensors."""
     return one.keys() == other.keys() and all(torch.equal(t, other[n]) for n, t in one.items())
-
-
-def uses_door(defense: Defense, door: str) -> bool:
-    """Whether a defense does something at ``on_images``, ``on_model``, ``on_step``, ...."""
-    return getattr(type(defense), door) is not getattr(Defense, door)

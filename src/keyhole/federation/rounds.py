@@ -122,7 +122,12 @@ class Federation:
     memory: dict[int, Memory] = field(default_factory=dict)
 
     def run_rounds(self, first: int, last: int) -> Iterator[Round]:
-        """Trains ``model`` from round ``first`` to round ``last``, and yields each round."""
+        """Trains ``model`` for several rounds, and yields each.
+
+        Args:
+            first: The number of the first round.
+            last: The number of the last round.
+        """
         for number in range(first, last + 1):
             yield self.run_round(number)
 
@@ -159,17 +164,31 @@ class Federation:
         return Round(number, sent, tuple(kept), tuple(summaries), accuracy, loss, seconds)
 
     def sample_clients(self, number: int) -> list[int]:
-        """Returns the clients that take part in a round."""
+        """Returns the clients that take part in a round.
+
+        Args:
+            number: The round's number.
+        """
         count = max(1, round(self.fraction * len(self.shares)))
         order = torch.randperm(len(self.shares), generator=generator(self.seed, "sample", number))
         return sorted(order[:count].tolist())
 
     def collect_updates(self, number: int, clients: Sequence[int]) -> list[ClientUpdate]:
-        """Trains the clients and returns what they send."""
+        """Trains the clients and returns what they send.
+
+        Args:
+            number: The round's number.
+            clients: The clients' numbers.
+        """
         return list(self.iterate_updates(number, clients))
 
     def iterate_updates(self, number: int, clients: Sequence[int]) -> Iterator[ClientUpdate]:
-        """Trains the clients and yields what they send, as many at a time as train at once."""
+        """Trains the clients and yields what they send, as many at a time as train at once.
+
+        Args:
+            number: The round's number.
+            clients: The clients' numbers.
+        """
         sizes = [len(self.shares[client]) for client in clients]
         backend: Backend = self.backend
         if not backend.supports(self.model, sizes, self.training, self.defense):
@@ -183,7 +202,12 @@ class Federation:
                 yield ClientUpdate(chunk[-len(updates)], *updates.pop(0))
 
     def make_client(self, number: int, client: int) -> RoundClient:
-        """Returns a client with its images, as it enters a round."""
+        """Returns a client with its images, as it enters a round.
+
+        Args:
+            number: The round's number.
+            client: The client's number.
+        """
         like = next(self.model.parameters())
         indices = list(self.shares[client])
         first = (number - 1) * epochs_per_round(self.training, len(indices))

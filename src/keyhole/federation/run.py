@@ -91,7 +91,7 @@ def train(
         keep_updates: Whether watchers see all updates of a round, which takes memory for them
             all; None means that they do if there are any watchers.
     """
-    federation = assemble(plan, data_dir=data_dir, device=device or torch.device("cpu"))
+    federation = build_federation(plan, data_dir=data_dir, device=device or torch.device("cpu"))
     TrainingFolder.open(out, plan, fresh=fresh)
     if federation.data.versions:
         log.warning(
@@ -149,7 +149,7 @@ def run_captured_round(
     return seen
 
 
-def assemble(
+def build_federation(
     plan: TrainingPlan, *, data_dir: str | None, device: torch.device | None = None
 ) -> Federation:
     """Builds the federation that a plan names: model, data, partition and defense.

@@ -47,26 +47,41 @@ class LocalTraining:
             raise DoesNotFit(f"the learning rate must be positive and finite, got {self.lr}")
 
     def batch_size_for(self, images: int) -> int:
-        """Returns the size of a full batch of a client with ``images`` images."""
+        """Returns the size of a full batch.
+
+        Args:
+            images: The client's number of images.
+        """
         return images if self.batch_size is None else min(self.batch_size, images)
 
     def batches_per_epoch(self, images: int) -> int:
-        """Returns the batches per epoch of a client with ``images`` images.
+        """Returns the number of batches per epoch.
 
         A last batch of a single image joins the one before it: batch statistics need two.
+
+        Args:
+            images: The client's number of images.
         """
         size = self.batch_size_for(images)
         full, rest = divmod(images, size)
         return full + (rest > 1 or (rest == 1 and full == 0))
 
     def count_steps(self, images: int) -> int:
-        """Returns how many steps a client with ``images`` images takes."""
+        """Returns how many steps a client takes in a round.
+
+        Args:
+            images: The client's number of images.
+        """
         if self.epochs is None:
             return self.steps
         return self.epochs * self.batches_per_epoch(images)
 
     def batches(self, images: int, draw: torch.Generator) -> Iterator[tuple[int, Tensor]]:
         """Yields the epoch and the image indices of every step.
+
+        Args:
+            images: The client's number of images.
+            draw: Shuffles the images in every epoch.
 
         >>> training = LocalTraining(lr=0.1, epochs=2, batch_size=2)
         >>> draw = torch.Generator().manual_seed(0)
@@ -84,7 +99,11 @@ class LocalTraining:
             yield epoch, order.tensor_split(cuts)[number]
 
     def make_optimiser(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        """Returns torch's optimiser for ``weights``."""
+        """Returns torch's optimiser.
+
+        Args:
+            weights: The parameters that it changes.
+        """
         assert self.lr is not None
         if self.optimiser == "adam":
             return torch.optim.Adam(weights, lr=self.lr)
@@ -103,8 +122,11 @@ def clip_gradient(gradient: list[Tensor], limit: float | None) -> list[Tensor]:
 def augment_images(images: Tensor, draw: torch.Generator | None = None) -> Tensor:
     """Mirrors each image at random and shifts it by up to an eighth of its side.
 
-    Borders are reflected. Random numbers come from ``draw``, a generator on the images' device, or
-    from torch's global generator.
+    Borders are reflected.
+
+    Args:
+        images: ``[n, C, H, W]``.
+        draw: A generator on the images' device; None: torch's global generator.
     """
     count, _, height, width = images.shape
     device = images.device

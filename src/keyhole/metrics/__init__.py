@@ -3,12 +3,12 @@
 from keyhole.metrics.assignment import assign_reconstructions
 from keyhole.metrics.baselines import mean_images, nearest_public_images, noise_images
 from keyhole.metrics.builtin import METRICS
-from keyhole.metrics.chosen import choose_metrics
 from keyhole.metrics.gallery import reidentify
 from keyhole.metrics.image import fft2d, mse, psnr, ssim
 from keyhole.metrics.masks import mask_distances
 from keyhole.metrics.metric import ImageMetric, Metric
 from keyhole.metrics.perceptual import lpips
+from keyhole.metrics.selection import choose_metrics
 from keyhole.metrics.statistics import Summary, summarise
 
 __all__ = [

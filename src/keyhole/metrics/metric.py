@@ -1,4 +1,4 @@
-"""What a metric is: how to read its values, and, of images, how to measure them."""
+"""What a metric is: how to read its values and, for metrics of images, how to measure them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,19 @@ FAILURES = (
 
 @dataclass(frozen=True)
 class Metric:
-    """What a metric says and how to read it.
+    """What a metric measures, and how to read its values.
 
-    ``leaks_high`` tells whether a high value means that more was seen. ``cap`` bounds what has no
-    upper bound of its own. Tables show ``digits`` decimal places, or a share as ``percent``.
+    Args:
+        name: Letters, digits, ``.``, ``_`` and ``-``; unique among metrics.
+        label: The head of its column.
+        summary: What it measures, in one line.
+        leaks_high: Whether a high value means that more was seen.
+        low: The least value that it can have.
+        high: The greatest; None: there is none.
+        unit: Shown beside the label.
+        cap: Greater values, infinity too, count as this one; only where ``high`` is None.
+        digits: Decimal places in tables.
+        percent: Whether tables show it as a percentage.
     """
 
     name: str
@@ -51,6 +60,9 @@ class Metric:
 
     def format(self, value: float) -> str:
         """Rounds a value for a table; what would round to zero is shown with its exponent.
+
+        Args:
+            value: The value.
 
         >>> from keyhole.metrics import METRICS
         >>> METRICS["psnr"].format(26.349), METRICS["reid"].format(0.5)
@@ -86,16 +98,6 @@ class ImageMetric(Metric):
     '↓'
 
     Args:
-        name: Of letters and digits; no metric of Keyhole's own may have it.
-        label: The head of its column.
-        summary: What it measures, in one line.
-        leaks_high: Whether a high value means that more was seen.
-        low: The least value that it can have.
-        high: The greatest; None: it has none.
-        unit: Shown beside the label.
-        cap: Greater values, infinity too, count as this one; only where ``high`` is None.
-        digits: Decimal places in tables.
-        percent: Whether tables show a share.
         function: Called with what was seen and the truth, both in [0, 1], and ``data_range=1.0``.
     """
 

@@ -26,11 +26,11 @@ from keyhole.spelling import parse_call, unknown
 __all__ = [
     "FAMILIES",
     "MODELS",
-    "OWN",
     "PLUGINS",
+    "USER_MODEL",
     "Architecture",
     "build",
-    "is_own",
+    "is_user_model",
     "load_weights",
 ]
 
@@ -40,7 +40,14 @@ Maker = Callable[..., nn.Module]
 
 @dataclass(frozen=True)
 class Architecture:
-    """A network that can be asked for by name."""
+    """A network that is built by name.
+
+    Args:
+        name: The name.
+        summary: What it is, in one line.
+        paper: The paper that used it.
+        make: Makes it; called with ``classes``, ``channels`` and ``image_size``.
+    """
 
     name: str
     summary: str
@@ -76,13 +83,13 @@ PRIVATE = "dp"
 """``dp:NAME``: any model by its name, with Opacus' replacements for what DP-SGD cannot train."""
 
 
-def find(name: str) -> Maker:
+def find_maker(name: str) -> Maker:
     """What makes the model called ``name``."""
     if name in MODELS:
         return MODELS[name].make
     family, colon, rest = name.partition(":")
     if colon and family == PRIVATE:
-        return partial(private_model, find(rest))
+        return partial(private_model, find_maker(rest))
     if colon and family in FAMILIES:
         return partial(FAMILIES[family][1], rest)
     called, options = parse_call(name)
@@ -91,22 +98,25 @@ def find(name: str) -> Maker:
         make = found.make if isinstance(found, Architecture) else found
         return partial(external.user_model, make, called, options)
     families = (f"{family}:NAME" for family in (*FAMILIES, PRIVATE))
-    raise unknown("model", name, [*MODELS, *PLUGINS.available(), *families, OWN])
+    raise unknown("model", name, [*MODELS, *PLUGINS.available(), *families, USER_MODEL])
 
 
-OWN = "package.module:callable"
+USER_MODEL = "package.module:callable"
 """How a model is named that no package declares."""
 
 
-def is_own(name: str) -> bool:
+def is_user_model(name: str) -> bool:
     """Whether a name stands for code that is not Keyhole's, timm's or torchvision's.
 
-    >>> is_own("my.package:build"), is_own("timm:deit_tiny_patch16_224")
+    Args:
+        name: The model's name.
+
+    >>> is_user_model("my.package:build"), is_user_model("timm:deit_tiny_patch16_224")
     (True, False)
     """
     family, colon, rest = name.partition(":")
     if family == PRIVATE:
-        return is_own(rest)
+        return is_user_model(rest)
     if colon or name in MODELS:
         return bool(colon) and family not in FAMILIES
     return name.partition("(")[0] in PLUGINS.available()
@@ -121,13 +131,22 @@ def build(
     seed: int = 0,
     weights: Path | None = None,
 ) -> nn.Module:
-    """A model by name: initialised from ``seed``, or with weights from a safetensors file.
+    """Builds a model by name.
+
+    Args:
+        name: One of :data:`MODELS`, ``timm:NAME``, ``torchvision:NAME``, ``dp:NAME``,
+            ``package.module:callable``, or the name of a plug-in.
+        classes: The number of classes.
+        channels: The number of colour planes of an image.
+        image_size: The side of an image in pixels, or its height and width.
+        seed: The seed of the initial weights.
+        weights: A safetensors file with weights to load; None: the initial ones.
 
     >>> model = build("mlp", classes=10, channels=1, image_size=28)
     >>> sum(p.numel() for p in model.parameters())
     930816
     """
-    make = find(name)
+    make = find_maker(name)
     size = parse_size(image_size)
     assert size is not None
     facts = f"{channels}x{size[0]}x{size[1]}"
@@ -140,11 +159,11 @@ def build(
             ) from None
     if weights is not None:
         load_weights(model, weights)
-    check_takes(model, name, (channels, *size), classes)
+    check_logits(model, name, (channels, *size), classes)
     return model
 
 
-def check_takes(model: nn.Module, name: str, shape: tuple[int, int, int], classes: int) -> None:
+def check_logits(model: nn.Module, name: str, shape: tuple[int, int, int], classes: int) -> None:
     """Raises :class:`DoesNotFit` unless ``model`` maps such an image to its classes' logits."""
     if (logits := count_logits(model, name, shape)) < classes:
         raise DoesNotFit(f"model {name!r} returns {(1, logits)}, not logits for {classes} classes")

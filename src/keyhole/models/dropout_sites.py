@@ -128,18 +128,18 @@ class DropoutMode(TorchFunctionMode):
         images: Tensor,
         rules: PuzzleRules,
         position: str | None = None,
-        dealer: PuzzlePool | None = None,
+        pool: PuzzlePool | None = None,
     ) -> Puzzle:
         """Answers a network that draws a puzzle; without hidden positions it is the solved one."""
         if position is None and self.decides:
             return solved_puzzle(images, rules)
-        puzzle = self.make_puzzle(images, rules, position, dealer)
+        puzzle = self.make_puzzle(images, rules, position, pool)
         self.next_site += position is not None
         return puzzle
 
     @abstractmethod
     def make_puzzle(
-        self, images: Tensor, rules: PuzzleRules, position: str | None, dealer: PuzzlePool | None
+        self, images: Tensor, rules: PuzzleRules, position: str | None, pool: PuzzlePool | None
     ) -> Puzzle:
         """Returns the puzzle of site number ``self.next_site``; its mask is 0 where covered."""
 
@@ -156,7 +156,7 @@ class SiteFinder(DropoutMode):
         return x
 
     def make_puzzle(
-        self, images: Tensor, rules: PuzzleRules, position: str | None, dealer: PuzzlePool | None
+        self, images: Tensor, rules: PuzzleRules, position: str | None, pool: PuzzlePool | None
     ) -> Puzzle:
         puzzle = solved_puzzle(images, rules)
         self.sites.append(Site(rules.gamma, tuple(puzzle.kept.shape[1:]), hides=position))
@@ -183,9 +183,9 @@ class MaskRecorder(DropoutMode):
         return x * scaled
 
     def make_puzzle(
-        self, images: Tensor, rules: PuzzleRules, position: str | None, dealer: PuzzlePool | None
+        self, images: Tensor, rules: PuzzleRules, position: str | None, pool: PuzzlePool | None
     ) -> Puzzle:
-        puzzle = draw_random_puzzle(images, rules, pool=dealer)
+        puzzle = draw_random_puzzle(images, rules, pool=pool)
         if position is not None:
             self.masks[-1].append(puzzle.kept != 0)
         return puzzle
@@ -210,7 +210,7 @@ class FixedMasks(DropoutMode):
         return x * (self.masks[self.next_site] / (1 - p))
 
     def make_puzzle(
-        self, images: Tensor, rules: PuzzleRules, position: str | None, dealer: PuzzlePool | None
+        self, images: Tensor, rules: PuzzleRules, position: str | None, pool: PuzzlePool | None
     ) -> Puzzle:
         """Returns a puzzle that moves no patch; the masks say which positions are unknown."""
         if self.masks is None:

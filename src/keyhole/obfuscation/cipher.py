@@ -19,7 +19,7 @@ from torch import Tensor
 from keyhole.data.image_set import Size
 from keyhole.data.versions import ImageEntry, epoch_folder, version_name
 from keyhole.defenses.csvar import Csvar
-from keyhole.defenses.regions import region_side, sensitive
+from keyhole.defenses.regions import find_sensitive_regions, region_side
 from keyhole.errors import RunFolderError
 from keyhole.obfuscation.folders import SkippedImage, printable_path, write_atomically
 from keyhole.obfuscation.key import SiteKey
@@ -62,19 +62,19 @@ class Cipher:
     def shuffle(self, planes: Tensor, fine: Tensor, source: str, check: str, epoch: int) -> Tensor:
         """Returns the shuffled planes ``[1, C, H, W]`` of an image in an epoch."""
         numbers = self.random_numbers(planes, source, check, epoch)
-        return self.defense.plan(planes, numbers, fine).apply(planes)
+        return self.defense.plan_shuffle(planes, numbers, fine).apply(planes)
 
     def restore(self, version: Raster, entry: ImageEntry, epoch: int) -> Raster:
         """Returns the original of a version."""
         planes = version.planes()
         numbers = self.random_numbers(planes, entry.source, entry.check, epoch)
-        plan = self.defense.plan(planes, numbers, self.decrypt_regions(entry))
+        plan = self.defense.plan_shuffle(planes, numbers, self.decrypt_regions(entry))
         return version.with_planes(plan.undo(planes))
 
     def random_numbers(self, planes: Tensor, source: str, check: str, epoch: int) -> Tensor:
         """Returns the random numbers that shuffle an image in an epoch."""
         name = stream_name(f"epoch {epoch}", source, check)
-        return self.key.random_numbers(name, self.defense.count_numbers(planes))[None]
+        return self.key.random_numbers(name, self.defense.count_draws(planes))[None]
 
 
 def stream_name(what: str, source: str, check: str) -> str:
@@ -103,7 +103,7 @@ class Shuffler:
         except UnusableImage as error:
             return SkippedImage(task.source, str(error))
         planes = raster.planes()
-        fine = sensitive(planes)
+        fine = find_sensitive_regions(planes)
         check = self.cipher.pixel_check(task.source, raster)
         known = task.known
         unchanged = known is not None and known.check == check

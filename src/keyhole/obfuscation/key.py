@@ -16,7 +16,7 @@ from pathlib import Path
 from torch import Tensor
 
 from keyhole.data.versions import ScryptSettings
-from keyhole.defenses.shuffles import secret_numbers
+from keyhole.defenses.shuffles import draw_keyed_numbers
 from keyhole.errors import BadValue, DataMissing, one_line
 from keyhole.untrusted import read_regular
 
@@ -70,7 +70,7 @@ class SiteKey:
             stream: The stream's name.
             count: How many numbers are wanted.
         """
-        return secret_numbers(self.material, stream, count)
+        return draw_keyed_numbers(self.material, stream, count)
 
     def xor(self, data: bytes, stream: str) -> bytes:
         """Returns ``data`` XOR the bytes of a stream; applied twice, this gives ``data`` back.

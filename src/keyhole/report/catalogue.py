@@ -13,8 +13,8 @@ from keyhole.attacks.membership import MEMBERSHIP
 from keyhole.data import SOURCES
 from keyhole.defenses import DEFENSES, Defense
 from keyhole.errors import KeyholeError
-from keyhole.metrics.chosen import NAMED
-from keyhole.models import FAMILIES, MODELS, OWN, PLUGINS, Architecture
+from keyhole.metrics.selection import NAMED
+from keyhole.models import FAMILIES, MODELS, PLUGINS, USER_MODEL, Architecture
 from keyhole.parameters import default_parameters, parameter_names
 from keyhole.registry import Registry
 
@@ -127,7 +127,7 @@ def model_entries() -> list[Entry]:
     return [
         *found,
         {"name": "dp:NAME", "summary": private, "paper": ""},
-        {"name": OWN, "summary": own, "paper": ""},
+        {"name": USER_MODEL, "summary": own, "paper": ""},
     ]
 
 

@@ -13,8 +13,8 @@ from keyhole.attacks import ATTACKS
 from keyhole.attacks.membership import MEMBERSHIP
 from keyhole.defenses import DEFENSES
 from keyhole.errors import UnknownName
-from keyhole.metrics.chosen import NAMED
-from keyhole.models import OWN
+from keyhole.metrics.selection import NAMED
+from keyhole.models import USER_MODEL
 from keyhole.parameters import parameter_hints, parameter_names
 from keyhole.registry import Registry
 from keyhole.report.catalogue import (
@@ -56,7 +56,7 @@ def entry_of(room: str, name: str) -> Entry:
     asked = parse_call(name)[0]
     if room == "models" and asked not in entries and ":" in asked:
         family = f"{asked.partition(':')[0]}:NAME"
-        asked = family if family in entries else OWN
+        asked = family if family in entries else USER_MODEL
     elsewhere = room in REGISTRIES and ":" in asked
     if asked not in entries and not elsewhere:
         raise unknown(room.removesuffix("s"), asked, entries)

@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from keyhole.defenses import Csvar
-from keyhole.defenses.regions import region_side, sensitive, variances, zones
+from keyhole.defenses.regions import (
+    compute_region_variances,
+    find_sensitive_regions,
+    region_side,
+    split_into_zones,
+)
 from keyhole.errors import DoesNotFit
 from keyhole_studies.drawing import HEAT, save_png, show_image
 
@@ -34,7 +39,7 @@ def draw_shuffle(image: Tensor, path: Path, *, defense: Csvar | None = None, see
     batch = image[None]
     defense = defense or Csvar()
     hidden = defense.shuffle(batch, torch.tensor([seed]))[0]
-    spread = spread_regions(variances(batch)[0], image.shape[1:])
+    spread = spread_regions(compute_region_variances(batch)[0], image.shape[1:])
 
     def draw(figure: Any) -> None:
         panels = figure.subplots(1, 4)
@@ -56,9 +61,9 @@ def draw_shuffle(image: Tensor, path: Path, *, defense: Csvar | None = None, see
 def block_outlines(batch: Tensor, defense: Csvar) -> Iterator[tuple[int, int, int, bool]]:
     """Left, top, side of every block of the one image of ``batch``, and whether it is fine."""
     height, width = batch.shape[-2:]
-    side, fine = region_side(height, width), sensitive(batch)[0]
-    for zone in zones(height, width, defense.block):
-        chosen = zone.of_regions(fine, side)
+    side, fine = region_side(height, width), find_sensitive_regions(batch)[0]
+    for zone in split_into_zones(height, width, defense.block):
+        chosen = zone.select_regions(fine, side)
         for row in range(zone.rows):
             for column in range(zone.columns):
                 small = bool(chosen[row, column])

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from keyhole.data import normalise
 from keyhole.errors import DoesNotFit
-from keyhole.federation import LocalTraining, local_update
+from keyhole.federation import LocalTraining, compute_local_update
 from keyhole.seeds import derive, generator, seeded_globally
 from keyhole.threat import Knowledge, Server
 from keyhole.update import Update
@@ -164,7 +164,7 @@ class Adversary:
             with torch.no_grad():
                 return self.normalise(self.known_defense(images))
 
-        return local_update(
+        return compute_local_update(
             self.discriminator,
             shown(),
             torch.cat([self.labels, fake]),

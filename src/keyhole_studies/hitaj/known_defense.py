@@ -35,7 +35,9 @@ def make_differentiable_shuffle(defense: Csvar, draw: torch.Generator) -> Differ
     def shuffle(images: Tensor) -> Tensor:
         seeds = torch.randint(2**62, (len(images),), generator=draw)
         shown = images.detach()
-        sources = defense.plan(shown, defense.draws(shown, seeds)).sources(images.shape[1])
+        sources = defense.plan_shuffle(shown, defense.draw_numbers(shown, seeds)).sources(
+            images.shape[1]
+        )
         return images.flatten(1).gather(1, sources).view_as(images)
 
     return shuffle

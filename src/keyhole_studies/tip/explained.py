@@ -10,7 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.data import ImageSet
-from keyhole.defenses import Agp, CalibratedNoise, ClientSide, Dp, Tip, equal_epsilon, equal_noise
+from keyhole.defenses import (
+    Agp,
+    CalibratedNoise,
+    ClientSide,
+    Dp,
+    Tip,
+    match_budget,
+    match_noise_norm,
+)
 from keyhole.metrics.heatmaps import overlay, similarity, to_grey
 from keyhole.update import Update
 
@@ -31,9 +39,9 @@ def make_defenses(update: Update, model: nn.Module) -> dict[str, CalibratedNoise
         "agp": Agp(epsilon=5.0),
         "tip": tip,
         "tip-divided": divided,
-        "tip-at-dp-budget": equal_epsilon(tip, dp),
-        "dp-as-tip": equal_noise(dp, tip, update, model),
-        "dp-as-tip-divided": equal_noise(dp, divided, update, model),
+        "tip-at-dp-budget": match_budget(tip, dp),
+        "dp-as-tip": match_noise_norm(dp, tip, update, model),
+        "dp-as-tip-divided": match_noise_norm(dp, divided, update, model),
     }
 
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from keyhole.auditing.finding import read_versions
 from keyhole.auditing.run import full_precision
-from keyhole.defenses import noise_norm
+from keyhole.defenses import expected_noise_norm
 from keyhole.device import find_device
-from keyhole.federation import LocalTraining, average_updates, local_update
+from keyhole.federation import LocalTraining, average_updates, compute_local_update
 from keyhole.models.gradcam import heat_maps
 from keyhole.seeds import derive, generator
 from keyhole.settings import ClientMode
@@ -118,14 +118,14 @@ class HeatMapExperiment(Experiment):
         for number, index in enumerate(chosen):
             images, labels = data.images([index]).to(like), data.labels[[index]].to(like.device)
             inputs, own = data.normalise(images), derive(seed, "client", number)
-            update = local_update(model, inputs, labels, training=training, seed=own)
+            update = compute_local_update(model, inputs, labels, training=training, seed=own)
             uploads.append(Upload(images, labels, update.check()))
         first = uploads[0].update
         yield "none", [upload.update for upload in uploads], {"defense": "none", "noise_norm": 0.0}
         for name, defense in make_defenses(first, model).items():
             draws = [generator(seed, "noise", name, i) for i in range(len(uploads))]
             noisy = [u.defend(defense, model, data, d) for u, d in zip(uploads, draws, strict=True)]
-            norm = noise_norm(defense, first, model)
+            norm = expected_noise_norm(defense, first, model)
             yield name, noisy, {"defense": str(defense), "noise_norm": round(norm, 4)}
 
     def explain(

@@ -17,7 +17,7 @@ from keyhole.attacks.jigsaw.regions import (
     reorder_pieces,
 )
 from keyhole.defenses import Csvar
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 
 ALIKE = 1e-3
 """Blocks that differ by less than this are equally right."""
@@ -74,7 +74,7 @@ def make_puzzle(images: PublicImages, count: int, draw: torch.Generator) -> Labe
     """
     truth = cut_crops(images, count, draw)
     seeds = torch.randint(2**62, (count,), generator=draw)
-    clean = build_cells(Csvar().shuffle(truth, seeds), sensitive(truth))
+    clean = build_cells(Csvar().shuffle(truth, seeds), find_sensitive_regions(truth))
     right, in_doubt = find_answers(clean, truth)
     noisy = replace(clean, pieces=clean.pieces + draw_noise(clean.pieces, draw))
     coloured = noisy.pieces

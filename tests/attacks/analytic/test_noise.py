@@ -17,7 +17,7 @@ from keyhole.attacks.analytic.noise import (
 from keyhole.attacks.analytic.patch_lstsq import PatchLeastSquares
 from keyhole.data import load
 from keyhole.defenses import Defense, Dp, DpSgd, Gaussian, Pruning
-from keyhole.federation import LocalTraining, defended_update
+from keyhole.federation import LocalTraining, train_client
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge, Observation
@@ -64,7 +64,7 @@ def test_the_noise_expected_is_the_noise_there_is(
         pytest.importorskip("opacus")
     digits = load("digits")
     model = build("mlp", classes=10, channels=1, image_size=8)
-    update, _ = defended_update(
+    update, _ = train_client(
         model,
         digits.images(range(4)),
         digits.labels[:4],

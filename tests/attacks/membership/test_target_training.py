@@ -15,7 +15,7 @@ from keyhole.attacks.membership.target_training import changes_images, is_small,
 from keyhole.data import load
 from keyhole.defenses import ClientSide, Defense, Dropout, Gaussian, NoDefense, Pruning
 from keyhole.errors import DoesNotFit
-from keyhole.federation import LocalTraining, defended_update
+from keyhole.federation import LocalTraining, train_client
 from keyhole.federation.rounds import client_generator
 from keyhole.models import build
 from keyhole.seeds import seeded_globally
@@ -59,7 +59,7 @@ def training_for(
 def apart(training: TargetTraining, members: LabelledImages, seed: int) -> nn.Module:
     """What one client makes of its model, the plain way."""
     model = training.defense.prepare_model(training.network(seed))
-    update, _ = defended_update(
+    update, _ = train_client(
         model,
         members.images,
         members.labels,
@@ -168,7 +168,7 @@ def test_several_clients_average_what_each_makes_of_its_share() -> None:
     start = training.network(3).state_dict()
     halves = [SETS[0].take(torch.arange(0, 6)), SETS[0].take(torch.arange(6, 12))]
     updates = [
-        defended_update(
+        train_client(
             training.network(3),
             half.images,
             half.labels,

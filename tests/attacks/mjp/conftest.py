@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from keyhole.attacks import Reconstruction
 from keyhole.data import ImageSet, denormalise, load
 from keyhole.defenses import Mjp
-from keyhole.federation import LocalTraining, defended_update
+from keyhole.federation import LocalTraining, train_client
 from keyhole.metrics import psnr
 from keyhole.models.anatomy import PatchEmbedding, find_patch_embedding
 from keyhole.models.dropout_sites import MaskRecorder
@@ -77,7 +77,7 @@ def puzzle(photos: ImageSet) -> Puzzle:
         covered = []
         for _ in range(rounds):
             record = MaskRecorder()
-            update, _ = defended_update(
+            update, _ = train_client(
                 model,
                 images,
                 labels,

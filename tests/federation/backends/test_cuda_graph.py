@@ -10,7 +10,7 @@ from keyhole.data import load
 from keyhole.defenses import DEFENSES
 from keyhole.federation import LocalTraining
 from keyhole.federation.backends.cuda_graph import CudaGraphTrainer, GraphedModel
-from keyhole.federation.client import RoundClient, defended_update
+from keyhole.federation.client import RoundClient, train_client
 from keyhole.seeds import generator
 
 RECIPES = [
@@ -59,7 +59,7 @@ def assert_agrees(recipe: LocalTraining, defense: str, device: str, slots: int) 
     for _ in range(2):
         ours = trainer.train(model, members(recipe, device), defense=chosen)
         for member, (update, _) in zip(members(recipe, device), ours, strict=True):
-            plain, _ = defended_update(
+            plain, _ = train_client(
                 model,
                 member.images,
                 member.labels,

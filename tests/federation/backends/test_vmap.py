@@ -12,7 +12,13 @@ from torch import Tensor, nn
 from keyhole.data import load
 from keyhole.defenses import ClientSide, Defense, DpSgd, Dropout, Gaussian, NoDefense, Pruning
 from keyhole.errors import DoesNotFit
-from keyhole.federation import LocalTraining, TrainingPlan, assemble, defended_update, local_update
+from keyhole.federation import (
+    LocalTraining,
+    TrainingPlan,
+    build_federation,
+    compute_local_update,
+    train_client,
+)
 from keyhole.federation.backends.vmap import (
     VmapTrainer,
     clip_per_client,
@@ -58,7 +64,7 @@ def assert_as_alone(
     found = train_stacked([model] * len(sizes), inputs, labels, training=training, seeds=seeds)
     assert len(found) == len(sizes)
     for update, x, y, seed in zip(found, inputs, labels, seeds, strict=True):
-        alone = local_update(model, x, y, training=training, seed=seed)
+        alone = compute_local_update(model, x, y, training=training, seed=seed)
         assert list(update.change) == list(alone.change)
         assert replace(update, change={}) == replace(alone, change={})
         assert alone.norm() > 100 * tolerance
@@ -224,7 +230,7 @@ def test_a_defense_does_together_what_it_does_alone(defense: Defense, sizes: Seq
     crowd, alone = members(sizes, training), members(sizes, training)
     found = VmapTrainer().train(model, crowd, defense=defense)
     for (update, telemetry), one, twin in zip(found, crowd, alone, strict=True):
-        expected, told = defended_update(
+        expected, told = train_client(
             model,
             twin.images,
             twin.labels,
@@ -318,14 +324,14 @@ def test_how_clients_are_trained_is_chosen(
     together: str, values: dict[str, Any], taken: bool
 ) -> None:
     plan = TrainingPlan(**{"clients": 3, "images": 4, "together": together, **values})
-    backend = choose_backend(plan, assemble(plan, data_dir=None))
+    backend = choose_backend(plan, build_federation(plan, data_dir=None))
     assert isinstance(backend, VmapTrainer) is taken
 
 
 def test_clients_that_cannot_be_trained_together_are_told() -> None:
     plan = TrainingPlan(clients=3, together="yes", partition="dirichlet(alpha=0.1)")
     with pytest.raises(DoesNotFit, match="cannot be trained together") as raised:
-        choose_backend(plan, assemble(plan, data_dir=None))
+        choose_backend(plan, build_federation(plan, data_dir=None))
     assert "\n" not in str(raised.value)
 
 
@@ -338,12 +344,12 @@ def test_no_clock_has_a_say_in_how_clients_are_trained(monkeypatch: pytest.Monke
     for name in ("perf_counter", "monotonic", "time", "process_time"):
         monkeypatch.setattr(time, name, look_at_the_clock)
     plan = TrainingPlan(clients=3, images=4, model="lenet")
-    assert isinstance(choose_backend(plan, assemble(plan, data_dir=None)), VmapTrainer)
+    assert isinstance(choose_backend(plan, build_federation(plan, data_dir=None)), VmapTrainer)
 
 
 def test_choosing_which_way_leaves_no_trace() -> None:
     plan = TrainingPlan(clients=2, images=4, batch_size=4, model="lenet")
-    federation = assemble(plan, data_dir=None)
+    federation = build_federation(plan, data_dir=None)
     before = {name: t.clone() for name, t in federation.model.state_dict().items()}
     choose_backend(plan, federation)
     assert all(torch.equal(before[n], t) for n, t in federation.model.state_dict().items())

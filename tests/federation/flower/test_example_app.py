@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from flower_processes import Flower, free_port, settings
-from keyhole.federation import Capture, TrainingPlan, assemble, average_updates
+from keyhole.federation import Capture, TrainingPlan, average_updates, build_federation
 
 pytest.importorskip("flwr")
 pytestmark = pytest.mark.flower
@@ -23,7 +23,7 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "flower"
 def check_capture(folder: Path, plan: TrainingPlan) -> None:
     """Whole rounds, and in the first one what Keyhole's own clients would have sent."""
     capture = Capture.open(folder)
-    federation = assemble(plan, data_dir=None)
+    federation = build_federation(plan, data_dir=None)
     assert not capture.problems
     assert capture.about.items() >= {"model": plan.model, "data": plan.data}.items()
     assert capture.truth is not None
@@ -88,7 +88,7 @@ def test_under_secure_aggregation_only_the_mean_is_seen(flower: Flower, tmp_path
     (client,) = seen.clients
     assert (client["node"], client["examples"]) == ("aggregate", 4)
     assert client["metrics"]["distinct-updates"] == 1
-    federation = assemble(plan_of(4), data_dir=None)
+    federation = build_federation(plan_of(4), data_dir=None)
     updates = [share.update for share in federation.collect_updates(1, range(4))]
     start, change = seen.read_weights(), seen.read_change(client)
     mean = average_updates(start, updates)

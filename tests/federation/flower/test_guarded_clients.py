@@ -19,7 +19,7 @@ from keyhole.defenses import (
 )
 from keyhole.federation import (
     Capture,
-    assemble,
+    build_federation,
 )
 from keyhole.federation.flower import (
     CallNext,
@@ -28,7 +28,9 @@ from keyhole.federation.flower import (
 
 
 def test_a_guarded_client_withholds_what_would_leak(run: Run, tmp_path: Path) -> None:
-    federation = assemble(plan_of("vit-small", images=1, batch_size=1, steps=1), data_dir=None)
+    federation = build_federation(
+        plan_of("vit-small", images=1, batch_size=1, steps=1), data_dir=None
+    )
 
     def noise_for_two(message: Message, context: Context, call_next: Any) -> Message:
         if context.node_config["partition-id"] == 0:
@@ -56,7 +58,7 @@ def test_a_guarded_client_withholds_what_could_not_be_tested_unless_told_otherwi
     choices: dict[str, Any],
     lost: int,
 ) -> None:
-    federation = assemble(plan_of("lenet", images=1, batch_size=1, steps=1), data_dir=None)
+    federation = build_federation(plan_of("lenet", images=1, batch_size=1, steps=1), data_dir=None)
     mod = guard_mod(client=alone(federation), seconds=0, **choices)
     run(app_of(federation, mod), federation.model)
     warned = [r.getMessage() for r in caplog.records if r.name == "keyhole"]
@@ -65,7 +67,9 @@ def test_a_guarded_client_withholds_what_could_not_be_tested_unless_told_otherwi
 
 
 def test_a_guard_may_only_warn(run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    federation = assemble(plan_of("vit-small", images=1, batch_size=1, steps=1), data_dir=None)
+    federation = build_federation(
+        plan_of("vit-small", images=1, batch_size=1, steps=1), data_dir=None
+    )
 
     run(app_of(federation, guard_mod(client=alone(federation), warn=True)), federation.model)
     assert len(recorded(tmp_path)) == CLIENTS
@@ -75,7 +79,9 @@ def test_a_guard_may_only_warn(run: Run, tmp_path: Path, caplog: pytest.LogCaptu
 def test_a_guard_withholds_tensors_that_the_model_does_not_have(
     run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    federation = assemble(plan_of("vit-small", images=1, batch_size=1, steps=1), data_dir=None)
+    federation = build_federation(
+        plan_of("vit-small", images=1, batch_size=1, steps=1), data_dir=None
+    )
 
     def adds_images(message: Message, context: Any, call_next: CallNext) -> Message:
         reply = call_next(message, context)

@@ -45,14 +45,14 @@ from keyhole.defenses import (
 from keyhole.federation import (
     Capture,
     Federation,
-    assemble,
+    build_federation,
     client_generator,
 )
 from keyhole.federation.flower import (
     as_mod,
     before_upload,
-    protected_images,
-    protected_model,
+    protect_images,
+    protect_model,
     tell_defense,
 )
 from keyhole.update import Update
@@ -61,9 +61,9 @@ from keyhole.update import Update
 @pytest.mark.parametrize(
     ("defense", "missing"),
     [
-        (Grain(), "protected_images(images)"),
-        (Dropout(), "protected_model(model)"),
-        (Signs(), "protected_step(model, inputs, labels)"),
+        (Grain(), "protect_images(images)"),
+        (Dropout(), "protect_model(model)"),
+        (Signs(), "protect_step(model, inputs, labels)"),
     ],
     ids=lambda value: getattr(value, "name", None),
 )
@@ -75,12 +75,12 @@ def test_an_undefended_update_never_leaves(
     @app.train()
     def train(message: Message, context: Any) -> Message:
         if "images" not in missing:
-            protected_images(torch.rand(1, 1, 8, 8))
+            protect_images(torch.rand(1, 1, 8, 8))
         if "model" not in missing.partition("(")[0]:
-            protected_model(nn.Linear(1, 1))
+            protect_model(nn.Linear(1, 1))
         return answer(message, message.content["arrays"].to_torch_state_dict(), 1, 0)
 
-    assert run(app, assemble(plan_of(), data_dir=None).model) == {}
+    assert run(app, build_federation(plan_of(), data_dir=None).model) == {}
     (seen,) = Capture.open(tmp_path).rounds
     assert seen.clients == ()
     assert len(seen.lost) == CLIENTS
@@ -113,7 +113,7 @@ def own_loop(federation: Federation, told: Callable[..., None], *mods: Any) -> C
 def test_a_loop_of_one_s_own_tells_the_defense_of_itself(
     run: Run, tmp_path: Path, defense: Defense
 ) -> None:
-    federation = assemble(plan_of("lenet"), data_dir=None)
+    federation = build_federation(plan_of("lenet"), data_dir=None)
     start = {name: tensor.clone() for name, tensor in federation.model.state_dict().items()}
     normalise = federation.data.normalise
 
@@ -146,7 +146,7 @@ def test_a_loop_of_one_s_own_tells_the_defense_of_itself(
 def test_a_defense_that_was_told_nothing_sends_nothing(
     run: Run, tmp_path: Path, defense: Defense
 ) -> None:
-    federation = assemble(plan_of("lenet"), data_dir=None)
+    federation = build_federation(plan_of("lenet"), data_dir=None)
     app = own_loop(federation, lambda *_: None, as_mod(defense))
     assert run(app, federation.model) == {}
     (seen,) = Capture.open(tmp_path).rounds
@@ -156,7 +156,7 @@ def test_a_defense_that_was_told_nothing_sends_nothing(
 
 
 def test_a_defense_that_was_told_of_another_model_sends_nothing(run: Run, tmp_path: Path) -> None:
-    federation = assemble(plan_of("lenet"), data_dir=None)
+    federation = build_federation(plan_of("lenet"), data_dir=None)
 
     def told(model: nn.Module, images: Tensor, labels: Tensor) -> None:
         tell_defense(nn.Linear(1, 1), images, labels, steps=2, lr=0.05, batch_size=12)
@@ -178,7 +178,7 @@ def test_memory_outlives_a_round(grid_of: Callable[..., Any], tmp_path: Path) ->
             side.memory["rounds"] = side.memory.get("rounds", 0) + 1
             return update.map(lambda _, tensor: tensor * side.memory["rounds"])
 
-    federation, alone = (assemble(plan_of(lr=0.01), data_dir=None) for _ in range(2))
+    federation, alone = (build_federation(plan_of(lr=0.01), data_dir=None) for _ in range(2))
     grid = grid_of(app_of(federation, as_mod(Louder(), seed=7)), CLIENTS)
     start = ArrayRecord(federation.model.state_dict())
     found = FedAvg(fraction_evaluate=0.0, min_train_nodes=CLIENTS).start(grid, start, num_rounds=3)
@@ -205,7 +205,7 @@ def test_an_outer_mod_does_not_forget_what_an_inner_one_remembers(
             side.memory.setdefault(self.counter, []).append(1)
             return update
 
-    federation = assemble(plan_of(lr=0.01), data_dir=None)
+    federation = build_federation(plan_of(lr=0.01), data_dir=None)
     mods = [as_mod(Gaussian()), as_mod(Counting("outer")), as_mod(Counting("inner"))]
     grid = grid_of(app_of(federation, *mods), CLIENTS)
     start = ArrayRecord(federation.model.state_dict())
@@ -216,7 +216,7 @@ def test_an_outer_mod_does_not_forget_what_an_inner_one_remembers(
 
 
 def test_evaluation_passes_untouched_where_that_is_allowed(grid_of: Callable[..., Any]) -> None:
-    federation = assemble(plan_of(), data_dir=None)
+    federation = build_federation(plan_of(), data_dir=None)
     allowed = as_mod(Gaussian(sigma=1.0), seed=7, allow_undefended=("evaluate",))
     grid = grid_of(app_of(federation, before_upload(lambda *_: "no"), allowed), CLIENTS)
     arrays = ArrayRecord(federation.model.state_dict())
@@ -268,7 +268,7 @@ def test_a_client_that_writes_into_the_message_is_defended(grid_of: Callable[...
 
 
 def test_an_update_can_be_held_back_before_the_upload(run: Run, tmp_path: Path) -> None:
-    federation = assemble(plan_of(), data_dir=None)
+    federation = build_federation(plan_of(), data_dir=None)
     start = {name: tensor.clone() for name, tensor in federation.model.state_dict().items()}
     shown: dict[int, Update] = {}
 
@@ -287,7 +287,7 @@ def test_an_update_can_be_held_back_before_the_upload(run: Run, tmp_path: Path) 
 
 
 def test_a_seeded_mod_needs_to_know_the_round(grid_of: Callable[..., Any]) -> None:
-    federation = assemble(plan_of(), data_dir=None)
+    federation = build_federation(plan_of(), data_dir=None)
     grid = grid_of(app_of(federation, as_mod(Gaussian(), seed=7)), 1)
     content = RecordDict({"arrays": ArrayRecord(federation.model.state_dict())})
     (reply,) = grid.send_and_receive([Message(content, 100, "train")])

@@ -42,9 +42,9 @@ from keyhole.errors import BadValue, DoesNotFit
 from keyhole.federation import (
     Capture,
     Federation,
-    assemble,
+    build_federation,
     client_generator,
-    defended_update,
+    train_client,
 )
 from keyhole.federation.flower import (
     as_mod,
@@ -68,18 +68,18 @@ from keyhole.update import Update
 )
 def test_flower_trains_as_keyhole_does(run: Run, model: str, defense: str) -> None:
     plan = plan_of(model, defense=defense)
-    alone = assemble(plan, data_dir=None)
-    start = assemble(plan, data_dir=None)
+    alone = build_federation(plan, data_dir=None)
+    start = build_federation(plan, data_dir=None)
     found = run(app_of(start, as_mod(start.defense, seed=plan.seed)), start.model, last=3)
     for _ in alone.run_rounds(1, 3):
         pass
     assert close(found, dict(alone.model.state_dict()), 1e-5)
-    before = assemble(plan, data_dir=None).model.state_dict()
+    before = build_federation(plan, data_dir=None).model.state_dict()
     assert not close(found, dict(before), 1e-2)
 
 
 def test_no_defense_changes_no_bit(run: Run, tmp_path: Path) -> None:
-    federation, other = (assemble(plan_of(lr=0.5), data_dir=None) for _ in range(2))
+    federation, other = (build_federation(plan_of(lr=0.5), data_dir=None) for _ in range(2))
     bare = run(app_of(federation), federation.model)
     first = recorded(tmp_path)
     found = run(app_of(other, as_mod(NoDefense(), seed=7)), other.model)
@@ -91,7 +91,7 @@ def test_no_defense_changes_no_bit(run: Run, tmp_path: Path) -> None:
 def test_a_recording_differs_by_what_the_defense_does_to_updates(
     run: Run, tmp_path: Path, defense: Defense
 ) -> None:
-    federation = assemble(plan_of(), data_dir=None)
+    federation = build_federation(plan_of(), data_dir=None)
     start = {name: tensor.clone() for name, tensor in federation.model.state_dict().items()}
     run(app_of(federation), federation.model)
     plain = recorded(tmp_path)
@@ -111,12 +111,12 @@ def test_a_recording_differs_by_what_the_defense_does_in_training(
     run: Run, tmp_path: Path, defense: Defense
 ) -> None:
     plan = plan_of(lr=0.01)
-    federation, untouched = (assemble(plan, data_dir=None) for _ in range(2))
+    federation, untouched = (build_federation(plan, data_dir=None) for _ in range(2))
     run(app_of(federation, as_mod(defense, seed=7)), federation.model)
     for client, seen in recorded(tmp_path).items():
         member = untouched.make_client(1, client)
         expected, plain = (
-            defended_update(
+            train_client(
                 untouched.model,
                 member.images,
                 member.labels,
@@ -141,7 +141,7 @@ def with_statistics(federation: Federation) -> Federation:
 
 
 def test_integers_survive(run: Run, tmp_path: Path) -> None:
-    federation = with_statistics(assemble(plan_of(steps=3), data_dir=None))
+    federation = with_statistics(build_federation(plan_of(steps=3), data_dir=None))
     app = app_of(federation, as_mod(Gaussian(sigma=1.0), seed=7))
     found = run(app, federation.model, last=2)
     for number in (1, 2):
@@ -153,7 +153,7 @@ def test_integers_survive(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_client_that_fails_is_noted(run: Run, tmp_path: Path) -> None:
-    federation = assemble(plan_of(), data_dir=None)
+    federation = build_federation(plan_of(), data_dir=None)
 
     def stumbling(message: Message, context: Any, call_next: Any) -> Message:
         if context.node_config["partition-id"] == 1:
@@ -169,7 +169,7 @@ def test_a_client_that_fails_is_noted(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_does_not_stop_the_training(run: Run, tmp_path: Path) -> None:
-    federation, other = (assemble(plan_of(), data_dir=None) for _ in range(2))
+    federation, other = (build_federation(plan_of(), data_dir=None) for _ in range(2))
     unlimited = run(app_of(federation), federation.model, last=3)
     for folder in tmp_path.glob("round-*"):
         shutil.rmtree(folder)
@@ -198,7 +198,7 @@ def test_a_curious_strategy_records_how_images_are_normalised(tmp_path: Path) ->
 def test_other_strategies_can_be_curious(
     run: Run, grid_of: Callable[..., Any], tmp_path: Path
 ) -> None:
-    federation, other = (assemble(plan_of(), data_dir=None) for _ in range(2))
+    federation, other = (build_federation(plan_of(), data_dir=None) for _ in range(2))
     found = run(app_of(federation), federation.model, last=2, kind=FedAdam, eta=0.01)
     start = ArrayRecord(other.model.state_dict())
     blind = FedAdam(fraction_evaluate=0.0, min_train_nodes=CLIENTS, eta=0.01)
@@ -210,7 +210,7 @@ def test_other_strategies_can_be_curious(
 
 
 def test_what_the_strategy_told_its_clients_is_noted(run: Run, tmp_path: Path) -> None:
-    federation = assemble(plan_of(), data_dir=None)
+    federation = build_federation(plan_of(), data_dir=None)
     run(app_of(federation), federation.model, kind=FedProx, proximal_mu=0.5, about={"model": "mlp"})
     capture = Capture.open(tmp_path)
     assert capture.rounds[0].config == {"proximal-mu": 0.5, "server-round": 1}

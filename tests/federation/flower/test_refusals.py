@@ -25,8 +25,8 @@ from keyhole.errors import BadValue
 from keyhole.federation.flower import (
     as_mod,
     before_upload,
-    protected_images,
-    protected_model,
+    protect_images,
+    protect_model,
     tell_defense,
 )
 from keyhole.update import convert_type
@@ -251,8 +251,8 @@ def test_a_mod_can_be_sent_to_other_processes(defense: Defense) -> None:
 
     @app.train()
     def train(message: Message, context: Any) -> Message:
-        model = protected_model(torch.nn.Linear(2, 2))
-        images = protected_images(torch.rand(1, 1, 2, 2))
+        model = protect_model(torch.nn.Linear(2, 2))
+        images = protect_images(torch.rand(1, 1, 2, 2))
         tell_defense(model, images, torch.zeros(1), steps=1, lr=1.0, batch_size=1)
         return message
 

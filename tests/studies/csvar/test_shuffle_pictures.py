@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from keyhole.defenses import Csvar
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.errors import DoesNotFit
 from keyhole_studies.csvar.shuffle_pictures import block_outlines, draw_shuffle, spread_regions
 from keyhole_studies.drawing import draw_comparison
@@ -41,7 +41,7 @@ def test_blocks_are_outlined_as_they_are_shuffled(size: tuple[int, int]) -> None
         covered[top : top + side, left : left + side] += 1
         is_fine[top : top + side, left : left + side] = float(fine)
     assert bool((covered == 1).all())
-    assert torch.equal(is_fine, spread_regions(sensitive(batch)[0].float(), size))
+    assert torch.equal(is_fine, spread_regions(find_sensitive_regions(batch)[0].float(), size))
 
 
 def test_columns_stand_side_by_side(tmp_path: Path) -> None:

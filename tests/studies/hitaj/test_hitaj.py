@@ -72,13 +72,13 @@ def test_it_trains_on_its_own_images_and_fakes_and_never_on_the_target(
     infiltrate: Callable[..., Infiltration], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fed: list[tuple[Tensor, Tensor]] = []
-    plain = hitaj.local_update
+    plain = hitaj.compute_local_update
 
     def spy(model: Any, inputs: Tensor, labels: Tensor, **rest: Any) -> Any:
         fed.append((inputs, labels))
         return plain(model, inputs, labels, **rest)
 
-    monkeypatch.setattr(hitaj, "local_update", spy)
+    monkeypatch.setattr(hitaj, "compute_local_update", spy)
     game = infiltrate(rounds=3, fakes=30, begin=2)
     list(game.run_rounds())
     own = game.adversary.images

@@ -7,7 +7,7 @@ import torch
 from keyhole.attacks.jigsaw.regions import build_cells
 from keyhole.data import load
 from keyhole.defenses import Csvar
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.seeds import generator
 from keyhole_studies.unscrambler_training.puzzles import (
     NOISE,
@@ -35,7 +35,7 @@ def test_crops_are_squares_of_the_images() -> None:
 
 def test_the_answers_put_the_image_together() -> None:
     truth = torch.rand(2, 1, 32, 32, generator=generator(1))
-    cells = build_cells(Csvar().shuffle(truth, torch.tensor([1, 2])), sensitive(truth))
+    cells = build_cells(Csvar().shuffle(truth, torch.tensor([1, 2])), find_sensitive_regions(truth))
     right, in_doubt = find_answers(cells, truth)
     assert bool((right.sum(-1) == 1).all())
     assert bool((right.sum(-2) == 1).all())
@@ -47,7 +47,7 @@ def test_the_answers_put_the_image_together() -> None:
 def test_blocks_that_are_alike_are_no_question() -> None:
     truth = torch.zeros(1, 1, 32, 32)
     truth[..., :8, :8] = torch.rand(8, 8, generator=generator(1))
-    cells = build_cells(Csvar().shuffle(truth, torch.tensor([1])), sensitive(truth))
+    cells = build_cells(Csvar().shuffle(truth, torch.tensor([1])), find_sensitive_regions(truth))
     right, in_doubt = find_answers(cells, truth)
     assert bool(in_doubt[0, 0, 0].all())
     assert int(in_doubt.sum()) == 16 * 16

@@ -10,7 +10,7 @@ import torch
 from keyhole.attacks.jigsaw.learned import Unscrambler
 from keyhole.attacks.jigsaw.regions import build_cells, reorder_pieces
 from keyhole.data import load
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.seeds import generator
 from keyhole_studies.unscrambler_training import (
     PublicImages,
@@ -44,7 +44,7 @@ def test_an_untrained_network_believes_the_seams(some: LabelledPuzzle) -> None:
 def test_where_a_piece_lies_tells_it_nothing(size: tuple[int, int]) -> None:
     """The same pieces in another order get the same logits, in that order."""
     image = torch.rand(1, 1, *size, generator=generator(2))
-    cells = build_cells(image, torch.ones_like(sensitive(image)))
+    cells = build_cells(image, torch.ones_like(find_sensitive_regions(image)))
     belief = torch.softmax(torch.randn(*cells.forbidden.shape, generator=generator(3)), -1)
     network = Unscrambler(width=16, depth=2)
     torch.nn.init.normal_(network.asked.weight)

@@ -32,9 +32,9 @@ class _DropoutRecorder(LayerRecorder):
         return output
 
     def make_puzzle(
-        self, images: Tensor, rules: PuzzleRules, position: str | None, dealer: PuzzlePool | None
+        self, images: Tensor, rules: PuzzleRules, position: str | None, pool: PuzzlePool | None
     ) -> Puzzle:
-        puzzle = super().make_puzzle(images, rules, position, dealer)
+        puzzle = super().make_puzzle(images, rules, position, pool)
         self.dropout_outputs.append(puzzle.kept)
         return puzzle
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol
 
 from torch import nn
 
@@ -13,18 +13,38 @@ from keyhole.federation.training import LocalTraining
 from keyhole.update import Update
 
 
-class Backend(Protocol):
+class Backend(ABC):
     """Trains several clients of a round; all backends agree to float tolerance."""
 
+    @abstractmethod
     def supports(
         self, model: nn.Module, sizes: Sequence[int], training: LocalTraining, defense: Defense
     ) -> bool:
-        """Returns whether this backend can train clients that have ``sizes`` images each."""
+        """Returns whether this backend can train these clients.
 
+        Args:
+            model: The global model.
+            sizes: The number of images of each client.
+            training: How each client trains.
+            defense: The defense of every client.
+        """
+
+    @abstractmethod
     def clients_at_once(self, model: nn.Module) -> int:
-        """Returns how many clients are trained at the same time."""
+        """Returns how many clients are trained at the same time.
 
+        Args:
+            model: The global model.
+        """
+
+    @abstractmethod
     def train(
         self, model: nn.Module, clients: Sequence[RoundClient], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
-        """Returns each client's update under ``defense``, and what the defense reports."""
+        """Returns each client's update, and what its defense reports.
+
+        Args:
+            model: The global model, which is not changed.
+            clients: The clients.
+            defense: The defense of every client.
+        """

@@ -2,7 +2,7 @@
 
 A training step of a deep network is a thousand small operations, and launching them one by one
 takes longer than computing them. Here they are recorded once and launched together. The result is
-that of :func:`keyhole.federation.client.local_update`, to float tolerance.
+that of :func:`keyhole.federation.client.compute_local_update`, to float tolerance.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole.defenses.base import Defense, Telemetry
+from keyhole.defenses.base import Defense, Telemetry, uses_door
+from keyhole.federation.backends.base import Backend
 from keyhole.federation.client import RoundClient, update_from_change
 from keyhole.federation.training import LocalTraining, augment_images
 from keyhole.models.modes import set_mode
@@ -28,7 +29,7 @@ ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 """torch's defaults."""
 
 
-class CudaGraphTrainer:
+class CudaGraphTrainer(Backend):
     """Trains clients by recorded steps; recordings are kept from round to round.
 
     With several ``slots``, that many clients take turns step by step, each on its own stream, so
@@ -54,9 +55,7 @@ class CudaGraphTrainer:
         compute a gradient of its own nor change the model.
         """
         del sizes
-        plain = (
-            type(defense).on_step is Defense.on_step and type(defense).on_model is Defense.on_model
-        )
+        plain = not uses_door(defense, "on_step") and not uses_door(defense, "on_model")
         return plain and training.lr is not None and next(model.parameters()).is_cuda
 
     def clients_at_once(self, model: nn.Module) -> int:
@@ -66,7 +65,6 @@ class CudaGraphTrainer:
     def train(
         self, model: nn.Module, clients: Sequence[RoundClient], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
-        """Returns each client's update under ``defense``, and what the defense reports."""
         check_weights(model.state_dict())
         results: list[tuple[Update, Telemetry]] = []
         width = len(self.slots)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from torch import nn
 
 from keyhole.defenses.base import Defense, Telemetry
-from keyhole.federation.client import RoundClient, defended_update
+from keyhole.federation.backends.base import Backend
+from keyhole.federation.client import RoundClient, train_client
 from keyhole.federation.training import LocalTraining
 from keyhole.update import Update
 
 
-class LoopTrainer:
+class LoopTrainer(Backend):
     """Trains one client at a time; supports every model and every defense."""
 
     def supports(
@@ -28,9 +29,8 @@ class LoopTrainer:
     def train(
         self, model: nn.Module, clients: Sequence[RoundClient], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
-        """Returns each client's update under ``defense``, and what the defense reports."""
         return [
-            defended_update(
+            train_client(
                 model,
                 client.images,
                 client.labels,

@@ -17,8 +17,9 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from keyhole.defenses.base import Defense, Telemetry
+from keyhole.defenses.base import Defense, Telemetry, uses_door
 from keyhole.errors import one_line
+from keyhole.federation.backends.base import Backend
 from keyhole.federation.client import RoundClient, update_from_change
 from keyhole.federation.training import LocalTraining, augment_images
 from keyhole.models.modes import has_batch_norm, set_mode
@@ -38,7 +39,7 @@ LeNet has 1,000 and the small ViT 10,000; the MLP with 94,000 and ResNet-18 with
 """
 
 
-class VmapTrainer:
+class VmapTrainer(Backend):
     """Trains clients that take equally many steps as one tensor axis."""
 
     def supports(
@@ -49,11 +50,10 @@ class VmapTrainer:
         They must take equally many steps and share weights, and the defense must not compute a
         gradient of its own. Shorter batches are padded, which batch statistics would notice.
         """
-        own_gradient = type(defense).on_step is not Defense.on_step
         steps = {training.count_steps(size) for size in sizes}
         may_pad = len(set(sizes)) == 1 or not uses_batch_statistics(model, training)
         stackable = len(sizes) > 1 and len(steps) == 1 and may_pad
-        return stackable and training.lr is not None and not own_gradient
+        return stackable and training.lr is not None and not uses_door(defense, "on_step")
 
     def clients_at_once(self, model: nn.Module) -> int:
         """Returns for how many clients' weights there is memory."""
@@ -67,14 +67,19 @@ class VmapTrainer:
     def train(
         self, model: nn.Module, clients: Sequence[RoundClient], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
-        """Returns each client's update under ``defense``, and what the defense reports."""
         check_weights(model.state_dict())
         return self.train_models([model] * len(clients), clients, defense=defense)
 
     def train_models(
         self, models: Sequence[nn.Module], clients: Sequence[RoundClient], *, defense: Defense
     ) -> list[tuple[Update, Telemetry]]:
-        """Does the same where client i starts from the weights of ``models[i]``."""
+        """Does the same where every client starts from weights of its own.
+
+        Args:
+            models: The model that each client starts from.
+            clients: The clients, as many as models.
+            defense: The defense of every client.
+        """
         sides = [client.side(model) for client, model in zip(clients, models, strict=True)]
         epochs = itertools.count()
 
@@ -109,10 +114,9 @@ def train_stacked(
 ) -> list[Update]:
     """Trains K ``models``, each on its own inputs ``[n, C, H, W]``; returns K updates.
 
-    The models are alike but for their weights.
-
-    Batches are drawn as :func:`keyhole.federation.client.local_update` draws them; shorter ones
-    are padded with images that have no weight.
+    The models differ in their weights alone. Batches are those that
+    :func:`keyhole.federation.client.compute_local_update` draws; shorter ones are padded with
+    images that have no weight.
     """
     stacked = StackedClients(models, training)
     stacked.train(inputs, labels, seeds)

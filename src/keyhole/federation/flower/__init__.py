@@ -6,8 +6,8 @@ The only package that imports ``flwr`` (``pip install 'keyhole[flower]'``). On t
 
     @app.train()
     def train(message, context):
-        model = protected_model(model)          # for defenses that act on the model,
-        images = protected_images(images)       # on images, or on every step's gradient
+        model = protect_model(model)          # for defenses that act on the model,
+        images = protect_images(images)       # on images, or on every step's gradient
         ...
 
 A defense that calibrates its noise to the training, or looks at the client's own images (``tip``,
@@ -15,7 +15,7 @@ A defense that calibrates its noise to the training, or looks at the client's ow
 
         tell_defense(model, images, labels, steps=32, lr=0.001, batch_size=32, normalise=normalise)
 
-``local_training`` makes all of these calls. And on the server::
+``train_locally`` makes all of these calls. And on the server::
 
     strategy = curious(FedAvg)(capture="captured", fraction_train=1.0)
 """
@@ -28,11 +28,11 @@ except ImportError as error:
     raise ImportError("Flower is not installed: pip install 'keyhole[flower]'") from error
 
 from keyhole.federation.flower.active_defense import (
-    local_training,
-    protected_images,
-    protected_model,
-    protected_step,
+    protect_images,
+    protect_model,
+    protect_step,
     tell_defense,
+    train_locally,
 )
 from keyhole.federation.flower.messages import CallNext, Mod
 from keyhole.federation.flower.mods import as_mod, before_upload
@@ -46,9 +46,9 @@ __all__ = [
     "as_mod",
     "before_upload",
     "curious",
-    "local_training",
-    "protected_images",
-    "protected_model",
-    "protected_step",
+    "protect_images",
+    "protect_model",
+    "protect_step",
     "tell_defense",
+    "train_locally",
 ]

@@ -17,18 +17,18 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.data.image_set import ImageSet
-from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.base import ClientSide, Defense, uses_door
 from keyhole.defenses.calibrated import CalibratedNoise
 from keyhole.errors import DoesNotFit
-from keyhole.federation.client import ImagesByEpoch, local_update
+from keyhole.federation.client import ImagesByEpoch, compute_local_update
 from keyhole.federation.flower.messages import Tensors
 from keyhole.federation.training import LocalTraining
 from keyhole.update import Update
 
 DOOR_CALLS = {
-    "on_images": "images = protected_images(images)",
-    "on_model": "model = protected_model(model)",
-    "on_step": "gradient = protected_step(model, inputs, labels)",
+    "on_images": "images = protect_images(images)",
+    "on_model": "model = protect_model(model)",
+    "on_step": "gradient = protect_step(model, inputs, labels)",
 }
 """What a training function must call for each door of a defense."""
 TELL_CALL = "tell_defense(model, images, labels, steps=..., lr=..., batch_size=...)"
@@ -56,7 +56,7 @@ class ActiveDefense:
 ACTIVE_DEFENSE: ContextVar[ActiveDefense | None] = ContextVar("keyhole defense", default=None)
 
 
-def protected_images(images: Tensor) -> Tensor:
+def protect_images(images: Tensor) -> Tensor:
     """Returns the images as the mod's defense lets the client train on them.
 
     Args:
@@ -70,7 +70,7 @@ def protected_images(images: Tensor) -> Tensor:
     return active.defense.on_images(images, active.side)
 
 
-def protected_model(model: nn.Module) -> nn.Module:
+def protect_model(model: nn.Module) -> nn.Module:
     """Returns the model as the mod's defense lets the client train it.
 
     Args:
@@ -84,7 +84,7 @@ def protected_model(model: nn.Module) -> nn.Module:
     return active.defense.on_model(model, active.side)
 
 
-def protected_step(model: nn.Module, inputs: Tensor, labels: Tensor) -> list[Tensor] | None:
+def protect_step(model: nn.Module, inputs: Tensor, labels: Tensor) -> list[Tensor] | None:
     """Returns the defense's own gradient of one local step; None means the plain gradient.
 
     Args:
@@ -132,7 +132,7 @@ def tell_defense(
         side.normalise = normalise
 
 
-def local_training(
+def train_locally(
     model: nn.Module,
     images: Tensor,
     labels: Tensor,
@@ -163,17 +163,17 @@ def local_training(
 
     def next_inputs() -> Tensor:
         version = images if images_by_epoch is None else images_by_epoch(next(epochs))
-        return data.normalise(protected_images(version))
+        return data.normalise(protect_images(version))
 
-    first = data.normalise(protected_images(images))
-    update = local_update(
-        protected_model(model),
+    first = data.normalise(protect_images(images))
+    update = compute_local_update(
+        protect_model(model),
         first,
         labels,
         training=training,
         seed=int(torch.randint(2**62, (), generator=draw)),
         next_inputs=next_inputs,
-        step_gradient=protected_step,
+        step_gradient=protect_step,
     )
     if active is not None:
         active.training = ReportedTraining(update.steps, update.lr, update.batch_size)
@@ -183,8 +183,7 @@ def local_training(
 def check_doors(active: ActiveDefense) -> None:
     """Raises if the training function skipped a door that the defense uses."""
     for door, call in DOOR_CALLS.items():
-        uses_door = getattr(type(active.defense), door) is not getattr(Defense, door)
-        if uses_door and door not in active.doors_used:
+        if uses_door(active.defense, door) and door not in active.doors_used:
             raise DoesNotFit(
                 f"defense {active.defense.name!r} was not applied: the training function must call "
                 f"`{call}` from keyhole.federation.flower"

@@ -12,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType
 
 from keyhole.defenses import DEFENSES
-from keyhole.defenses.base import ClientSide, Defense, unpredictable_generator
+from keyhole.defenses.base import ClientSide, Defense, make_unpredictable_generator
 from keyhole.errors import BadValue, DoesNotFit
 from keyhole.federation.flower.active_defense import (
     ACTIVE_DEFENSE,
@@ -156,7 +156,7 @@ def save_memory(context: Context, changed: dict[str, Any]) -> None:
 def make_generator(message: Message, context: Context, seed: int | None) -> torch.Generator:
     """Returns the generator of a client's round; without a seed, one that nobody can repeat."""
     if seed is None:
-        return unpredictable_generator()
+        return make_unpredictable_generator()
     config = {k: v for r in message.content.config_records.values() for k, v in r.items()}
     partition = context.node_config.get("partition-id")
     if partition is None or "server-round" not in config:

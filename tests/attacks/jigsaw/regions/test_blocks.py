@@ -16,7 +16,7 @@ from keyhole.attacks.jigsaw.regions.blocks import (
     take_pixels,
 )
 from keyhole.defenses.csvar import Csvar
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.seeds import generator
 
 
@@ -25,7 +25,9 @@ from keyhole.seeds import generator
 def test_blocks_laid_like_the_true_image_are_it(height: int, width: int, planes: int) -> None:
     image = torch.rand(2, planes, height, width, generator=generator(height, "image", width))
     shuffled = Csvar().shuffle(image, torch.tensor([3, 4]))
-    sources = find_sources(shuffled, image, group_regions(shuffled, sensitive(shuffled)))
+    sources = find_sources(
+        shuffled, image, group_regions(shuffled, find_sensitive_regions(shuffled))
+    )
     assert torch.equal(take_pixels(shuffled, sources), image)
 
 
@@ -34,7 +36,7 @@ def test_blocks_laid_like_the_true_image_are_it(height: int, width: int, planes:
 def test_all_groups_together_are_the_image_once(height: int, width: int) -> None:
     image = torch.rand(2, 3, height, width, generator=generator(height, "image", width))
     count, pasted = 0, torch.zeros_like(image)
-    for group in group_regions(image, sensitive(image)):
+    for group in group_regions(image, find_sensitive_regions(image)):
         blocks = group.cut(image)
         count += blocks.numel()
         group.paste(pasted, blocks)
@@ -62,7 +64,9 @@ def test_single_pixels_are_ranked_to_the_least_distance() -> None:
 def test_one_block_size_everywhere() -> None:
     image = torch.rand(1, 3, 32, 32, generator=generator(0, "image"))
     shuffled = Csvar(block=8).shuffle(image, torch.tensor([1]))
-    sources = find_sources(shuffled, image, group_regions(shuffled, sensitive(shuffled), 8))
+    sources = find_sources(
+        shuffled, image, group_regions(shuffled, find_sensitive_regions(shuffled), 8)
+    )
     assert torch.equal(take_pixels(shuffled, sources), image)
 
 

@@ -9,7 +9,7 @@ from keyhole.attacks.jigsaw.regions.cells import (
     join_pieces,
     reorder_pieces,
 )
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.errors import DoesNotFit
 from keyhole.seeds import generator
 
@@ -17,24 +17,26 @@ from keyhole.seeds import generator
 @pytest.mark.parametrize("size", [(32, 32), (28, 28), (25, 25), (56, 46), (8, 8)])
 def test_cut_and_pasted_is_as_before(size: tuple[int, int]) -> None:
     image = torch.rand(2, 3, *size)
-    assert torch.equal(join_pieces(build_cells(image, sensitive(image)).pieces, *size), image)
+    assert torch.equal(
+        join_pieces(build_cells(image, find_sensitive_regions(image)).pieces, *size), image
+    )
 
 
 def test_strips_have_fewer_cells() -> None:
     image = torch.rand(1, 1, 28, 28)
-    found = build_cells(image, sensitive(image))
+    found = build_cells(image, find_sensitive_regions(image))
     assert found.real.sum(-1).tolist() == [[16, 16, 16, 8]] * 3 + [[8, 8, 8, 4]]
 
 
 def test_strips_of_smaller_blocks_have_none() -> None:
     image = torch.rand(1, 1, 25, 25)
-    found = build_cells(image, sensitive(image))
+    found = build_cells(image, find_sensitive_regions(image))
     assert found.real.sum(-1).tolist() == [[16, 16, 16, 0]] * 3 + [[0] * 4]
 
 
 def test_only_the_cells_of_fine_regions_take_every_piece() -> None:
     image = torch.rand(1, 1, 32, 32)
-    found = build_cells(image, sensitive(image))
+    found = build_cells(image, find_sensitive_regions(image))
     places = (found.forbidden < FORBIDDEN).sum(-1)
     assert places[found.coarse].unique().tolist() == [4]
     assert places[~found.coarse].unique().tolist() == [16]
@@ -42,7 +44,7 @@ def test_only_the_cells_of_fine_regions_take_every_piece() -> None:
 
 def test_blocks_of_coarse_regions_move_as_wholes() -> None:
     image = torch.rand(1, 1, 32, 32, generator=generator(0, "image"))
-    found = build_cells(image, sensitive(image))
+    found = build_cells(image, find_sensitive_regions(image))
     costs = torch.rand(*found.coarse.shape, 16, 16, generator=generator(1, "costs"))
     order = found.assign(costs)[found.coarse]
     corner = torch.tensor([0, 2, 8, 10])
@@ -72,4 +74,4 @@ def test_pieces_take_an_order_for_each_plane() -> None:
 def test_says_what_it_cannot_cut(side: int, block: int | None, hint: str) -> None:
     image = torch.rand(1, 1, side, side)
     with pytest.raises(DoesNotFit, match=hint):
-        build_cells(image, sensitive(image), block)
+        build_cells(image, find_sensitive_regions(image), block)

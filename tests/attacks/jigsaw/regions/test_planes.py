@@ -10,7 +10,7 @@ from keyhole.attacks.jigsaw.regions.planes import (
     compute_plane_misfits,
     match_planes,
 )
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.seeds import generator
 
 
@@ -29,7 +29,7 @@ def test_partners_are_found_by_texture() -> None:
 
 def test_the_middle_plane_keeps_its_pieces() -> None:
     image = torch.rand(1, 3, 28, 28)
-    found = match_planes(build_cells(image, sensitive(image)))
+    found = match_planes(build_cells(image, find_sensitive_regions(image)))
     assert torch.equal(found[:, 1], torch.arange(16).expand_as(found[:, 1]))
     assert torch.equal(found.sort(-1).values, torch.arange(16).expand_as(found))
 

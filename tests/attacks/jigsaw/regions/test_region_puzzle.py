@@ -5,14 +5,14 @@ import torch
 from keyhole.attacks.jigsaw.regions.cells import build_cells
 from keyhole.attacks.jigsaw.regions.region_puzzle import compute_region_beliefs
 from keyhole.attacks.jigsaw.regions.seams import RegionSeamCosts, compute_region_seam_costs
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 
 STEADY = [1.0] * 20
 
 
 def test_rows_and_columns_sum_to_one(hide) -> None:
     image = hide(3, 28, 28).shuffled
-    cells = build_cells(image, sensitive(image))
+    cells = build_cells(image, find_sensitive_regions(image))
     found = compute_region_beliefs(compute_region_seam_costs(cells, cells.pieces), cells, STEADY)
     assert torch.allclose(found.sum(-1), torch.ones(found.shape[:-1]), atol=1e-4)
     assert torch.allclose(found.sum(-2), torch.ones(found.shape[:-1]), atol=0.1)
@@ -49,7 +49,7 @@ def test_certain_seams_and_one_known_piece_fix_all_others() -> None:
 
 def test_a_regions_seams_speak_to_the_next(hide) -> None:
     hidden = hide(1, 32, 32, count=1)
-    cells = build_cells(hidden.shuffled, sensitive(hidden.shuffled))
+    cells = build_cells(hidden.shuffled, find_sensitive_regions(hidden.shuffled))
     costs = compute_region_seam_costs(cells, cells.pieces)
     mute = RegionSeamCosts(costs.right, costs.below, costs.next_right * 0, costs.next_below * 0)
     with_, without = (compute_region_beliefs(c, cells, STEADY) for c in (costs, mute))

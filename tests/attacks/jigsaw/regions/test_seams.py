@@ -13,14 +13,14 @@ from keyhole.attacks.jigsaw.regions.seams import (
     find_inner_pairs,
     find_outer_pairs,
 )
-from keyhole.defenses.regions import sensitive
+from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.seeds import generator
 
 
 @pytest.fixture
 def cells(hide):
     image = hide(3, 28, 28).truth
-    return build_cells(image, sensitive(image))
+    return build_cells(image, find_sensitive_regions(image))
 
 
 def test_the_total_is_the_sum_over_all_seams(cells) -> None:
@@ -62,7 +62,7 @@ def test_a_ramp_goes_on_without_misfit_at_half_a_pixel(monkeypatch: pytest.Monke
 
 def test_fields_have_uncorrelated_gradients_of_variance_one() -> None:
     image = torch.rand(2, 3, 28, 28, generator=generator(0, "image"))
-    cells = build_cells(image, sensitive(image))
+    cells = build_cells(image, find_sensitive_regions(image))
     fields = decorrelate_colours(cells, cells.pieces).movedim(4, 1)[:, :, cells.real]
     steps = torch.cat([fields.diff(dim=axis).flatten(3) for axis in (-1, -2)], -1).flatten(2)
     correlation = steps @ steps.mT / steps.shape[-1]

@@ -18,12 +18,12 @@ from keyhole.attacks.matching.gradients.gradient_weights import (
 from keyhole.attacks.matching.gradients.low_rank import factor_targets
 from keyhole.attacks.matching.gradients.match import BuiltMatch, Targets
 from keyhole.defenses import Noise
-from keyhole.defenses.noise_model import projection
-from keyhole.defenses.spectra import high_bins
+from keyhole.defenses.noise_model import build_projection
+from keyhole.defenses.spectra import find_high_bins
 
 Clients = Callable[..., list[Any]]
 
-DC = projection(high_bins(3, 3, 0.5))
+DC = build_projection(find_high_bins(3, 3, 0.5))
 
 
 def test_a_scaled_row_keeps_the_sum_of_each_kernel() -> None:

@@ -10,7 +10,7 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from keyhole.defenses.regions import Zone, region_side, zones
+from keyhole.defenses.regions import Zone, region_side, split_into_zones
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class RegionGroup:
         zone, side = self.zone, self.block
         in_zone = self._cut_zone(images)
         in_zone[self.members.expand(in_zone.shape[:3])] = blocks
-        (down, across), lead = zone.grid(side), in_zone.shape[:2]
+        (down, across), lead = zone.block_grid(side), in_zone.shape[:2]
         grid = in_zone.view(*lead, zone.rows, zone.columns, down, across, side, side)
         rows = grid.permute(0, 1, 2, 4, 6, 3, 5, 7)
-        zone.area(images).copy_(rows.reshape(*lead, zone.rows * zone.tall, -1))
+        zone.crop(images).copy_(rows.reshape(*lead, zone.rows * zone.tall, -1))
 
     def _cut_zone(self, images: Tensor) -> Tensor:
         """The blocks of the whole zone, ``[B, C, regions, blocks, pixels]``, a copy."""
         zone, side = self.zone, self.block
-        (down, across), area = zone.grid(side), zone.area(images)
+        (down, across), area = zone.block_grid(side), zone.crop(images)
         lead = area.shape[:2]
         rows = area.reshape(*lead, zone.rows, down, side, zone.columns, across, side)
         blocks = rows.permute(0, 1, 2, 5, 3, 6, 4, 7).clone(memory_format=torch.contiguous_format)
@@ -62,10 +62,10 @@ def group_regions(
     """
     height, width = images.shape[-2:]
     side = region_side(height, width)
-    for zone in zones(height, width, block):
+    for zone in split_into_zones(height, width, block):
         if odd_only and not has_odd_blocks(zone, side):
             continue
-        is_fine = zone.of_regions(fine, side).reshape(len(images), 1, zone.regions)
+        is_fine = zone.select_regions(fine, side).reshape(len(images), 1, zone.regions)
         if zone.fine == zone.coarse:
             yield RegionGroup(zone, zone.fine, torch.ones_like(is_fine))
         else:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from keyhole.attacks.jigsaw.regions.blocks import find_best_assignment, has_odd_blocks
-from keyhole.defenses.regions import region_side, zones
+from keyhole.defenses.regions import region_side, split_into_zones
 from keyhole.errors import DoesNotFit
 
 CELLS = 16
@@ -120,15 +120,15 @@ def build_cells(shuffled: Tensor, fine: Tensor, block: int | None = None) -> Cel
     rows, columns = fine.shape[-2:]
     real = torch.zeros(rows, columns, 4, 4, dtype=torch.bool, device=shuffled.device)
     coarse = torch.zeros_like(fine)
-    for zone in zones(height, width, block):
+    for zone in split_into_zones(height, width, block):
         if has_odd_blocks(zone, side):
             continue
-        down, across = zone.grid(side // 4)
+        down, across = zone.block_grid(side // 4)
         row, column = zone.top // side, zone.left // side
         real[row : row + zone.rows, column : column + zone.columns, :down, :across] = True
-        is_fine = zone.of_regions(fine, side)
+        is_fine = zone.select_regions(fine, side)
         sizes = torch.where(is_fine, zone.fine, zone.coarse)
-        zone.of_regions(coarse, side).copy_(2 * sizes == side)
+        zone.select_regions(coarse, side).copy_(2 * sizes == side)
     pieces = cut_pieces(shuffled, side // 4, (rows, columns))
     return Cells(pieces=pieces, coarse=coarse, real=real.flatten(2))
 

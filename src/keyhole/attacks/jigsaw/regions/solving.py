@@ -29,7 +29,7 @@ from keyhole.attacks.jigsaw.regions.region_puzzle import SCHEDULES, compute_regi
 from keyhole.attacks.jigsaw.regions.seams import RegionSeamCosts, compute_region_seam_costs
 from keyhole.attacks.jigsaw.regions.thumbnails import build_thumbnail
 from keyhole.defenses.csvar import Csvar, check_images
-from keyhole.defenses.regions import region_side, sensitive, zones
+from keyhole.defenses.regions import find_sensitive_regions, region_side, split_into_zones
 from keyhole.errors import BadValue, DoesNotFit
 
 REGIONS_AT_ONCE = {"cpu": 1 << 10, "cuda": 1 << 16}
@@ -87,7 +87,7 @@ def solve(
         raise BadValue("solve takes finite floats in [0, 1]")
     if defense.channels == "mixed":
         raise DoesNotFit("blocks that changed planes (channels='mixed') are not put in order")
-    flags = sensitive(shuffled) if fine is None else fine
+    flags = find_sensitive_regions(shuffled) if fine is None else fine
     limit = REGIONS_AT_ONCE.get(shuffled.device.type, REGIONS_AT_ONCE["cuda"])
     step = max(1, limit // flags[0].numel()) if len(flags) else 1
     chunks = [
@@ -166,7 +166,7 @@ def order_odd_strips(shuffled: Tensor, sources: Tensor, fine: Tensor, block: int
     """
     height, width = shuffled.shape[-2:]
     side = region_side(height, width)
-    if not any(has_odd_blocks(zone, side) for zone in zones(height, width, block)):
+    if not any(has_odd_blocks(zone, side) for zone in split_into_zones(height, width, block)):
         return sources
     images = take_pixels(shuffled, sources)
     groups = group_regions(images, fine, block, odd_only=True)

@@ -6,7 +6,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from keyhole.defenses.csvar import check_images
-from keyhole.defenses.regions import join_zones, region_side, region_sums, zones
+from keyhole.defenses.regions import join_zones, region_side, split_into_zones, sum_regions
 
 
 def compute_region_means(shuffled: Tensor) -> Tensor:
@@ -16,7 +16,9 @@ def compute_region_means(shuffled: Tensor) -> Tensor:
     """
     check_images(shuffled)
     height, width = shuffled.shape[-2:]
-    by_zone = [region_sums(zone, shuffled) / zone.pixels for zone in zones(height, width)]
+    by_zone = [
+        sum_regions(zone, shuffled) / zone.pixels for zone in split_into_zones(height, width)
+    ]
     return join_zones(by_zone, height, width)
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from keyhole.attacks.jigsaw.regions.blocks import find_sources, group_regions, take_pixels
-from keyhole.defenses.regions import variances
+from keyhole.defenses.regions import compute_region_variances
 from keyhole.errors import BadValue
 
 ROUNDS = 2
@@ -53,7 +53,7 @@ def find_sensitive_by_mean(versions: Tensor) -> Tensor:
     By the mean of the versions' variances: noise may lift one version's region above the median,
     but hardly their mean.
     """
-    spread = torch.stack([variances(version) for version in versions]).mean(0)
+    spread = torch.stack([compute_region_variances(version) for version in versions]).mean(0)
     ranked = spread.flatten(1).sort(1).values
     count = ranked.shape[1]
     median = (ranked[:, (count - 1) // 2] + ranked[:, count // 2]) / 2

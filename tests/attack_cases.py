@@ -1,0 +1,219 @@
+"""The table of attacks: a model that each fits, and one that it refuses."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from keyhole.attacks import (
+    ATTACKS,
+    Attack,
+    Matching,
+    Reconstruction,
+)
+from keyhole.data import ImageSet
+from keyhole.defenses import (
+    ClientSide,
+    Csvar,
+    Defense,
+    Dropout,
+    Gaussian,
+    Mjp,
+    NoDefense,
+    Pruning,
+)
+from keyhole.models import build
+from keyhole.seeds import generator
+from keyhole.threat import Observation
+from keyhole.update import Update
+
+
+def convolutions() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 10, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def narrow_end() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Softmax(1), nn.ZeroPad1d((0, 5)))
+
+
+def mlp_dropping() -> nn.Module:
+    """Drops of its own accord, whatever the defense."""
+    return Dropout(p=0.25).on_model(build("mlp", classes=10, channels=1, image_size=8))
+
+
+@cache
+def model(name: str) -> nn.Module:
+    own = {
+        "convolutions": convolutions,
+        "narrow-end": narrow_end,
+        "mlp-dropping": mlp_dropping,
+    }
+    torch.manual_seed(0)
+    return own[name]() if name in own else build(name, classes=10, channels=1, image_size=8)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model that the attack reads, the layer it cannot do without, and models it refuses.
+
+    ``against`` is the defense that it must know of to apply at all.
+    """
+
+    fits: str
+    reads: str
+    refuses: dict[str, str]
+    against: Defense | None = None
+
+
+ANY_MODEL = Case("mlp", "", {})
+"""Matching takes whatever can be differentiated."""
+
+PUZZLES = Case(
+    "vit-small",
+    "pos_embed",
+    {
+        "vit-small": "it needs to know that clients train with MJP",
+        "mlp": "its first layer '1' sees the whole image at once, not patches",
+    },
+    against=Mjp(gamma=0.5),
+)
+
+CASES = {
+    "dlg": ANY_MODEL,
+    "idlg": Case("vit-small", "", {"convolutions": "it needs a linear last layer"}),
+    "ig": ANY_MODEL,
+    "ig-uploaded": ANY_MODEL,
+    "gifd": ANY_MODEL,
+    "wiig": Case("mlp-dropping", "", {"mlp": "the client drops nothing"}),
+    "dia": ANY_MODEL,
+    "dia-read": Case(
+        "mlp-dropping",
+        "",
+        {"mlp": "no mask can be read from the update", "vit-small": "no mask can be read off"},
+    ),
+    "april-iterative": Case(
+        "vit-small",
+        "pos_embed",
+        {"mlp": "its first layer '1' sees the whole image at once, not patches"},
+    ),
+    "gradvit": Case(
+        "vit-small",
+        "",
+        {"lenet": "its first layer '0' is a 5x5 convolution whose windows overlap"},
+    ),
+    "gradinversion": Case("lenet", "", {"convolutions": "it needs a linear last layer"}),
+    "linear": Case(
+        "mlp",
+        "1.",
+        {
+            "lenet": "its first layer '0' is a 5x5 convolution whose windows overlap",
+            "vit-small": "'patch_embed' sees 4 patches one by one",
+            "convolutions": "its first layer '0' is a 3x3 convolution",
+        },
+    ),
+    "patch-lstsq": Case(
+        "vit-small",
+        "pos_embed",
+        {
+            "mlp": "its first layer '1' sees the whole image at once, not patches",
+            "resnet18": "its first layer 'conv1' is a 3x3 convolution whose windows overlap",
+        },
+    ),
+    "april": Case(
+        "vit-small",
+        "blocks.0.attn.qkv.",
+        {
+            "vit-small": "the model's first block must be stripped",
+            "mlp": "it has no `blocks` as timm's ViTs have",
+            "lenet": "it has no `blocks` as timm's ViTs have",
+        },
+    ),
+    "intercept": Case("mlp", "", {"lenet": "no image was seen on its way"}),
+    "intercept-undo": Case(
+        "mlp", "", {"lenet": "it needs to know the defense on the images"}, against=Csvar()
+    ),
+    "mjp-span": PUZZLES,
+    "mjp-ig": PUZZLES,
+    "labels": Case(
+        "vit-small",
+        "head.",
+        {
+            "convolutions": "it needs a linear last layer, whose output is the logits",
+            "narrow-end": "it needs a linear last layer, whose output is the logits",
+        },
+    ),
+}
+
+
+def quick(name: str) -> Attack:
+    """The attack as it comes, but for a few iterations where it would take thousands."""
+    attack = ATTACKS[name]()
+    return dataclasses.replace(attack, iterations=3) if isinstance(attack, Matching) else attack
+
+
+EVERY = pytest.mark.parametrize(
+    "attack", [quick(name) for name in ATTACKS.names()], ids=ATTACKS.names()
+)
+OF_UPDATES = pytest.mark.parametrize(
+    "attack",
+    [quick(name) for name in ATTACKS.names() if ATTACKS[name].reads_update],
+    ids=lambda attack: attack.name,
+)
+DEFENDED = pytest.mark.parametrize(
+    "defense",
+    [
+        NoDefense(),
+        Dropout(p=0.5),
+        Gaussian(sigma=1e-3),
+        Gaussian(sigma=100.0),
+        Pruning(ratio=0.9),
+        Pruning(ratio=0.999),
+        Pruning(ratio=0.99, scope="update"),
+        Pruning(ratio=0.9999, scope="update"),
+    ],
+    ids=str,
+)
+
+
+def victim_of(
+    attack: Attack,
+    observe: Callable[..., Any],
+    data: ImageSet,
+    indices: list[int],
+    defense: Defense | None = None,
+) -> Any:
+    """A client that the attack applies to, under ``defense`` as well as the one it is against."""
+    case = CASES[attack.name]
+    victim = observe(attack.alter(model(case.fits)), data, indices, case.against or defense)
+    if case.against is not None and defense is not None:
+        seen = victim.observation
+        side = ClientSide(generator=generator(0, "second defense"))
+        twice = with_update(seen, defense.on_update(seen.update, side))
+        victim = dataclasses.replace(victim, observation=twice)
+    return victim.telling(*attack.given)
+
+
+def with_update(observation: Observation, update: Update) -> Observation:
+    return dataclasses.replace(observation, update=update)
+
+
+def check_usable(found: Reconstruction, batch: int) -> None:
+    assert found.images is not None or found.labels is not None or "images" in found.diagnostics
+    if found.images is not None:
+        assert found.images.shape[1:] == (1, 8, 8)
+        assert 1 <= len(found.images) <= batch
+        assert found.images.isfinite().all()
+        assert not found.images.requires_grad
+        assert found.confidence is not None
+        assert found.confidence.shape == (len(found.images),)
+        assert ((found.confidence >= 0) & (found.confidence <= 1)).all()
+    if found.labels is not None:
+        assert found.labels.shape == (batch,)
+        assert ((found.labels >= 0) & (found.labels < 10)).all()
