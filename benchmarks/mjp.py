@@ -51,7 +51,15 @@ def seconds(runner: Runner, x: torch.Tensor, targets: torch.Tensor, steps: int) 
     model, optimiser, penalty = runner
     began = time.perf_counter()
     for _ in range(steps):
-        take_step(model, x, targets, SETTINGS, optimiser, penalty)
+        take_step(
+            model,
+            x,
+            targets,
+            optimiser,
+            smoothing=SETTINGS.smoothing,
+            clip=SETTINGS.clip,
+            penalty=penalty,
+        )
     if x.is_cuda:
         torch.cuda.synchronize()
     return (time.perf_counter() - began) / steps

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.atomic import check_writable
-from keyhole.cli.progress import show_progress
+from keyhole.cli import show_progress
 from keyhole.errors import BadValue
 from keyhole.terminal import log, say_json, say_unwrapped
 from keyhole_studies import load_study

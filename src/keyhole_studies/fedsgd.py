@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining, RoundClient, augment_images
-from keyhole.federation.backends.cuda_graph import GraphedModel
+from keyhole.federation.backends import GraphedModel
 from keyhole.seeds import derive, generator
 
 

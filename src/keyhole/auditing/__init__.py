@@ -9,7 +9,7 @@ from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
     from keyhole.auditing.comparison import Comparison, compare_results
-    from keyhole.auditing.finding import Finding
+    from keyhole.auditing.finding import Finding, versions
     from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
     from keyhole.auditing.launch import audit, run_plan
     from keyhole.auditing.membership import infer_membership
@@ -42,6 +42,7 @@ __all__ = [
     "result_schema",
     "run_plan",
     "tour",
+    "versions",
 ]
 
 __getattr__, __dir__ = import_on_demand(__name__)

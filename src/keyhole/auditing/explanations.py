@@ -11,7 +11,7 @@ from keyhole.auditing.attack_setting import AttackSetting
 from keyhole.auditing.store import to_bytes
 from keyhole.defenses import Defense, NoDefense
 from keyhole.errors import DoesNotFit
-from keyhole.metrics.heatmaps import overlay
+from keyhole.metrics import overlay_heat_maps
 from keyhole.models.channel_importance import convolutions
 from keyhole.models.gradcam import heat_maps
 from keyhole.update import Update
@@ -43,7 +43,7 @@ def explained(
             )
         except DoesNotFit:  # its convolutions' maps are of one place
             return {}
-        found[f"heat.{victim:04d}"] = overlay(images, maps)[0].cpu()
+        found[f"heat.{victim:04d}"] = overlay_heat_maps(images, maps)[0].cpu()
         found[f"plain.{victim:04d}"] = to_bytes(images[0]).cpu()
     return found
 

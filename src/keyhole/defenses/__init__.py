@@ -2,7 +2,13 @@
 
 from keyhole.defenses.agp import Agp
 from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
-from keyhole.defenses.calibrated import CalibratedNoise, equal_epsilon, equal_noise, noise_norm
+from keyhole.defenses.calibrated import (
+    CalibratedNoise,
+    equal_epsilon,
+    equal_noise,
+    keep_parameters,
+    noise_norm,
+)
 from keyhole.defenses.capabilities import (
     BlockShuffle,
     Capability,
@@ -21,6 +27,7 @@ from keyhole.defenses.mjp import Mjp
 from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.defenses.none import NoDefense
 from keyhole.defenses.pruning import Pruning
+from keyhole.defenses.regions import region_side, sensitive, variances, zones
 from keyhole.defenses.tip import Tip
 from keyhole.registry import Registry
 
@@ -58,6 +65,11 @@ __all__ = [
     "Tip",
     "equal_epsilon",
     "equal_noise",
+    "keep_parameters",
     "noise_norm",
+    "region_side",
+    "sensitive",
     "uniform_noise",
+    "variances",
+    "zones",
 ]

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
-from keyhole.attacks.jigsaw.undo import undo
+from keyhole.attacks import UndoneInterception
 from keyhole.data import load
-from keyhole.defenses import ClientSide, Csvar, Defense, ImageNoise, PixelNoise
+from keyhole.defenses import ClientSide, Csvar, Defense, ImageNoise
 from keyhole.seeds import generator
+from keyhole.threat import Knowledge, Server
+from keyhole.update import Update
 from keyhole_studies.base import Study
 from keyhole_studies.csvar.experiments import MembershipExperiment
 from keyhole_studies.csvar.generation import GanExperiment
@@ -102,12 +104,28 @@ def draw_seen(side: int, path: Path) -> Path:
     for defense, words in zip(defenses, ("noise", "CSVAR"), strict=True):
         client = ClientSide(generator(0, "figure"))
         versions = [defense.on_images(images, client) for _ in range(VERSIONS)]
-        change = defense.image_change()
         columns[words] = list(versions[-1])
-        columns[f"{words}, undone"] = list(undo(change, versions[-1:]).images)
-        if isinstance(change, PixelNoise):  # shuffled versions show the same blocks again
-            columns["five versions"] = list(undo(change, versions).images)
+        columns[f"{words}, undone"] = list(undo_defense(defense, versions[-1:]))
+        if isinstance(defense, ImageNoise):  # shuffled versions show the same blocks again
+            columns["five versions"] = list(undo_defense(defense, versions))
     return draw_comparison(columns, path)
+
+
+def undo_defense(defense: Defense, versions: Sequence[Tensor]) -> Tensor:
+    """What an attacker who knows the defense makes of versions of images seen on their way."""
+    channels, height, width = versions[0].shape[1:]
+    knowledge = Knowledge(
+        shape=(channels, height, width),
+        classes=1,
+        mean=(0.0,) * channels,
+        std=(1.0,) * channels,
+        intercepted=tuple(versions),
+        defense=defense,
+    )
+    observation = Server(nn.Identity()).receive(Update({}), knowledge)
+    images = UndoneInterception()(observation).images
+    assert images is not None
+    return images
 
 
 def defend(defense: Defense, images: Tensor) -> Tensor:

@@ -15,7 +15,6 @@ from PIL import Image
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES
@@ -26,6 +25,7 @@ from keyhole.seeds import derive, generator, seeded_globally
 from keyhole_studies.base import Experiment, Study, StudyContext
 from keyhole_studies.csvar.generated import judge_generated
 from keyhole_studies.hitaj import Hitaj, Infiltration, make_differentiable
+from keyhole_studies.training import take_step
 
 NETWORK = "keyhole.models.shallow_convnet:shallow_convnet"
 GENERATED = 64
@@ -185,10 +185,7 @@ def train_classifier(
         optimiser = torch.optim.Adam(network.parameters(), lr=1e-3)
         for _ in range(max(300, 6 * len(indices) // 32)):
             some = torch.randint(len(indices), (32,))
-            loss = F.cross_entropy(network(add_noise(images[some])), labels[some])
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            take_step(network, add_noise(images[some]), labels[some], optimiser)
     with torch.no_grad():
         guessed = network(data.images(tested)).argmax(1)
     return network, float((guessed == data.labels[tested]).double().mean())

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keyhole.defenses import Csvar
-from keyhole.defenses.regions import region_side, sensitive, variances, zones
+from keyhole.defenses import Csvar, region_side, sensitive, variances, zones
 from keyhole.errors import DoesNotFit
 from keyhole_studies.drawing import HEAT, save_png, show_image
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.audits import AuditExperiment, attack_of_row
 from keyhole_studies.base import Study
 from keyhole_studies.csvar.experiments import AccuracyExperiment, MembershipExperiment
 from keyhole_studies.csvar.generation import GanExperiment
@@ -79,7 +79,9 @@ def overfitting(study: Study, found: Results) -> Iterator[str]:
         if experiment.group == "figure-1" and experiment.name in found
         for trial in found[experiment.name]["trials"]
     ]
-    head = ("epochs", "train %", "test %", "AUC (.5 to .70)")
+    low, high = study.published["figure-1"]["overfitting"]
+    auc = f"AUC ({low:.1f} to {high:.2f})".replace("0.", ".")
+    head = ("epochs", "train %", "test %", auc)
     yield from format_table("Figure 1, overfitting and membership inference by loss", head, rows)
 
 
@@ -125,9 +127,9 @@ def seen(study: Study, found: Results) -> Iterator[str]:
     for experiment in study.experiments:
         if not isinstance(experiment, AuditExperiment) or experiment.name not in found:
             continue
-        for attack, row in found[experiment.name]["rows"].items():
+        for name, row in found[experiment.name]["rows"].items():
             values = [f"{row['metrics'][score]['mean']:.3f}" for score in SCORES]
-            who = f"{attack.partition(' (')[0]}, {row['attacker']}"
+            who = f"{attack_of_row(name)}, {row['attacker']}"
             rows.append([experiment.name, who, *values])
     head = ("images", "attack", "SSIM", "PSNR", "re-identified", "read")
     yield from format_table("What is seen of the images", head, rows)

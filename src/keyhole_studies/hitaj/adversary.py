@@ -25,6 +25,7 @@ from keyhole.update import Update
 from keyhole_studies.hitaj.attack import Hitaj
 from keyhole_studies.hitaj.generator import Generator
 from keyhole_studies.hitaj.known_defense import DifferentiableDefense
+from keyhole_studies.training import take_gradient_step
 
 MOMENTS = (0.5, 0.999)
 """Adam's, as DCGAN sets them."""
@@ -119,11 +120,9 @@ class Adversary:
             target = torch.full((len(drawn),), self.attack.target, device=drawn.device)
             smooth = self.attack.tv * total_variation(drawn)
             loss = F.cross_entropy(self.logits(drawn), target) + smooth
-            self.optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
+            loss = take_gradient_step(loss, self.generator, self.optimiser)
         self.average_weights()
-        return float(loss.detach())
+        return float(loss)
 
     def average_weights(self) -> None:
         """Takes the generator's weights into their mean over rounds; the first begins it."""

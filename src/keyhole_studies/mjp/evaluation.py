@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.data import ImageSet, load
-from keyhole.models.jigsaw import Jigsaw
-from keyhole.models.puzzle import Puzzle, PuzzleRules, apply_puzzle, draw_random_puzzle
+from keyhole.models import Jigsaw, Puzzle, PuzzleRules, apply_puzzle, draw_random_puzzle
 from keyhole.seeds import derive
 from keyhole_studies.corruptions import CORRUPTIONS
 from keyhole_studies.mjp.consistency import consistency, difference_norm

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 from keyhole.atomic import write_tensors
 from keyhole.defenses import DEFENSES, Defense, Mjp
 from keyhole.device import find_device
-from keyhole.models.jigsaw import Jigsaw
+from keyhole.errors import BadValue
+from keyhole.models import Jigsaw, load_weights
 from keyhole_studies.audits import AuditExperiment
 from keyhole_studies.base import Experiment, Study, StudyContext
 from keyhole_studies.mjp.evaluation import evaluate_network, evaluate_positions, evaluate_robustness
@@ -49,7 +51,7 @@ class TrainingExperiment(Experiment):
         context.progress.show(f"{self.name}: {self.settings.epochs} epochs on CIFAR-10")
         model = self.build_model(seed).to(device)
         training = train_on_curve(model, data, self.settings, self.parse_defense(), seed=seed)
-        write_tensors(context.runs / self.name / "weights.safetensors", model_tensors(model))
+        write_tensors(self.weights_file(context.runs), model_tensors(model))
         robustness = None
         if self.corrupted:
             robustness = evaluate_robustness(model, data.test, self.corrupted, context.data_dir)
@@ -73,6 +75,18 @@ class TrainingExperiment(Experiment):
     def build_model(self, seed: int) -> nn.Module:
         """The untrained network, prepared for the variant."""
         return self.parse_defense().prepare_model(build_network(self.network, seed))
+
+    def load_trained(self, seed: int, runs: Path) -> nn.Module:
+        """The network as an earlier run left it."""
+        path = self.weights_file(runs)
+        if not path.is_file():
+            raise BadValue(f"{path} does not exist: run the experiment {self.name} first")
+        model = self.build_model(seed)
+        load_weights(model, path)
+        return model
+
+    def weights_file(self, runs: Path) -> Path:
+        return runs / self.name / "weights.safetensors"
 
     def has_positions(self) -> bool:
         """Whether the network has position embeddings: ViTs have, unless the variant drops them."""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.defenses import Mjp
+from keyhole_studies.audits import attack_of_row
 from keyhole_studies.base import Study
 from keyhole_studies.mjp.april import SETTINGS, AprilExperiment
 from keyhole_studies.mjp.evaluation import GAMMAS
@@ -16,8 +17,6 @@ from keyhole_studies.tables import Cell, format_pairs, format_table
 
 NETWORK_HEAD = ("network", "top-1 %", "Diff. Norm.", "consistency %")
 AUDIT_HEAD = ("gamma, attack", "attacker", "images", "SSIM", "PSNR", "LPIPS", "Re-ID %", "read %")
-CURVES = ("deit-A", "deit-J", "long-deit-A", "long-deit-J", "resnet-plain", "resnet-jp")
-"""Experiments that stand in Figure 2's table."""
 SCORES = ("mse", "fft2d", "psnr", "ssim", "lpips")
 DIGITS = {"psnr": 1, "mse": 4, "fft2d": 4}
 
@@ -72,9 +71,9 @@ def gammas(study: Study, found: Results) -> Iterator[str]:
 def inference(study: Study, found: Results) -> Iterator[str]:
     """Figure 2 as a table."""
     rows = [
-        [name, *(100 * found[name]["evaluation"]["accuracy_by_gamma"][str(g)] for g in GAMMAS)]
-        for name in CURVES
-        if name in found
+        [e.name, *(100 * found[e.name]["evaluation"]["accuracy_by_gamma"][str(g)] for g in GAMMAS)]
+        for e in study.experiments
+        if e.group == "figure-2" and e.name in found
     ]
     head = ("network", *map(str, GAMMAS))
     yield from format_table("Figure 2, top-1 % by gamma at inference", head, rows)
@@ -168,9 +167,9 @@ def verdict(words: str, audits: Sequence[PrivacyExperiment], found: Results) -> 
 def attack_rows(audit: PrivacyExperiment, result: Mapping[str, Any]) -> list[list[Cell]]:
     """A row for every attacker of an audit."""
     rows: list[list[Cell]] = []
-    for attack, row in result["rows"].items():
+    for name, row in result["rows"].items():
         metrics = {k: v["mean"] for k, v in row["metrics"].items()}
-        words = f"{audit.gamma:g} {attack.removesuffix('-read')}"
+        words = f"{audit.gamma:g} {attack_of_row(name)}"
         if row["iterations"]:
             words += f", {row['iterations']:.0f} steps"
         repeats = result["stage"].get("repeats", 1)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from keyhole.device import find_device
+from keyhole_studies.audits import attack_of_row
 from keyhole_studies.base import Experiment, Study, StudyContext
 from keyhole_studies.drawing import COLOURS, GREY, MARKS, name_marks, save_png
 from keyhole_studies.result_files import read_result
@@ -85,7 +86,7 @@ def read_points(study: Study, results: Path) -> dict[str, list[Point]]:
         trained = read_result(results, experiment.utility)
         if inverted is None or trained is None:
             continue
-        by_ig = [row for name, row in inverted["rows"].items() if name.partition(" ")[0] == "ig"]
+        by_ig = [row for name, row in inverted["rows"].items() if attack_of_row(name) == "ig"]
         psnr = max(row["metrics"]["psnr"]["mean"] for row in by_ig)
         found = points.setdefault(experiment.stage.model, [])
         found.append(Point(experiment, psnr, trained["accuracy"]))

@@ -1,8 +1,8 @@
 """The one loop that trains the studies' networks, on images that lie on the network's device."""
 
 from keyhole_studies.training.batches import BatchMaker, draw_batches
-from keyhole_studies.training.loop import Penalty, take_step, train_network
-from keyhole_studies.training.optimisers import make_optimiser
+from keyhole_studies.training.loop import Penalty, take_gradient_step, take_step, train_network
+from keyhole_studies.training.optimisers import make_optimiser, set_rate
 from keyhole_studies.training.settings import TrainingSettings, scheduled_rate
 
 __all__ = [
@@ -12,6 +12,8 @@ __all__ = [
     "draw_batches",
     "make_optimiser",
     "scheduled_rate",
+    "set_rate",
+    "take_gradient_step",
     "take_step",
     "train_network",
 ]

@@ -9,7 +9,7 @@ import torch
 from timm.optim import param_groups_weight_decay
 from torch import nn
 
-from keyhole.models.jigsaw import CHILD_NAME
+from keyhole.models import Jigsaw
 from keyhole_studies.training.settings import TrainingSettings
 
 
@@ -27,9 +27,9 @@ def weight_groups(model: nn.Module, settings: TrainingSettings) -> list[dict[str
     if settings.decay_all:
         return [{"params": list(model.parameters()), "weight_decay": settings.weight_decay}]
     named: Callable[[], Iterable[str]] = getattr(model, "no_weight_decay", tuple)
-    exempt = set(named()) | {
-        name for name, _ in model.named_parameters() if name.startswith(f"{CHILD_NAME}.")
-    }
+    exempt = set(named())
+    if isinstance(model, Jigsaw):
+        exempt |= {f"puzzle.{name}" for name, _ in model.puzzle.named_parameters()}
     groups: list[dict[str, Any]] = param_groups_weight_decay(
         model, settings.weight_decay, no_weight_decay_list=exempt
     )

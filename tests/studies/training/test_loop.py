@@ -97,7 +97,7 @@ def test_a_penalty_is_part_of_the_loss() -> None:
     settings = TrainingSettings(epochs=1, optimiser="sgd", lr=1e-6, weight_decay=0.0)
     x, labels = torch.zeros(4, 2), torch.tensor([0, 1, 2, 0])
     plain, penalised = (
-        take_step(model, x, labels, settings, make_optimiser(model, settings), penalty)
+        take_step(model, x, labels, make_optimiser(model, settings), penalty=penalty)
         for penalty in (None, lambda: 5 + 0 * model.weight.sum())
     )
     assert float(penalised - plain) == pytest.approx(5.0, abs=1e-4)
@@ -110,7 +110,7 @@ def test_a_step_clips_its_gradient() -> None:
         epochs=1, optimiser="sgd", lr=1.0, momentum=0.5, weight_decay=0.0, clip=1e-3
     )
     x = torch.full((1, 2), 1e4)
-    take_step(model, x, torch.tensor([0]), settings, make_optimiser(model, settings))
+    take_step(model, x, torch.tensor([0]), make_optimiser(model, settings), clip=settings.clip)
     by_nesterov = 1.5 * 1e-3  # the gradient, and its momentum once more
     assert float(model.weight.detach().norm()) == pytest.approx(by_nesterov, rel=1e-3)
 

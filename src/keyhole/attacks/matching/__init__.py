@@ -1,6 +1,7 @@
 """Gradient matching: one engine with parts, and named attacks as rows of parts."""
 
 from keyhole.attacks.matching.attack import Matching
+from keyhole.attacks.matching.precision import use_precision
 from keyhole.attacks.matching.presets import (
     DeepLeakage,
     DiaRead,
@@ -26,4 +27,5 @@ __all__ = [
     "Matching",
     "UploadedInversion",
     "Wiig",
+    "use_precision",
 ]
