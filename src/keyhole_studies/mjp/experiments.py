@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from keyhole.atomic import write_tensors
 from keyhole.defenses import DEFENSES, Defense, Mjp
@@ -47,11 +47,8 @@ class TrainingExperiment(Experiment):
 
     def measure(self, study: Study, context: StudyContext) -> dict[str, Any]:
         device, seed = find_device(context.device), study.seed
+        model, training = self.train(study, context)
         data = load_resident_data(DATA, context.data_dir, seed, device)
-        context.progress.show(f"{self.name}: {self.settings.epochs} epochs on CIFAR-10")
-        model = self.build_model(seed).to(device)
-        training = train_on_curve(model, data, self.settings, self.parse_defense(), seed=seed)
-        write_tensors(self.weights_file(context.runs), model_tensors(model))
         robustness = None
         if self.corrupted:
             robustness = evaluate_robustness(model, data.test, self.corrupted, context.data_dir)
@@ -68,6 +65,17 @@ class TrainingExperiment(Experiment):
             "robustness": robustness,
             "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
         }
+
+    def train(self, study: Study, context: StudyContext) -> tuple[nn.Module, dict[str, Any]]:
+        """Trains the network and writes its weights; returns it, and how the training went."""
+        device, seed = find_device(context.device), study.seed
+        data = load_resident_data(DATA, context.data_dir, seed, device)
+        context.progress.show(f"{self.name}: {self.settings.epochs} epochs on CIFAR-10")
+        model = self.build_model(seed).to(device)
+        training = train_on_curve(model, data, self.settings, self.parse_defense(), seed=seed)
+        state = {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}
+        write_tensors(self.weights_file(context.runs), state)
+        return model, training
 
     def parse_defense(self) -> Defense:
         return DEFENSES.parse(self.defense)
@@ -161,8 +169,3 @@ def make_penalty(model: nn.Module, defense: Defense) -> Penalty | None:
     assert isinstance(defense, Mjp)
     weight = defense.dal_weight
     return lambda: weight * model.localisation_loss()
-
-
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """A model's state on the CPU, for a file."""
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
