@@ -21,7 +21,7 @@ from keyhole.cli import show_progress
 from keyhole.errors import KeyholeError
 from keyhole_studies import load_study
 from keyhole_studies.base import StudyContext
-from keyhole_studies.mjp.evaluation import position_rows
+from keyhole_studies.mjp.evaluation import read_positions
 from keyhole_studies.mjp.experiments import TrainingExperiment
 
 STUDY = load_study("mjp")
@@ -53,7 +53,7 @@ def make_table(experiment: TrainingExperiment, context: StudyContext) -> Tensor:
     """The position embeddings of a network's patches, ``[N, D]``, float16."""
     if not experiment.weights_file(context.runs).is_file():
         experiment.train(STUDY, context)
-    return position_rows(experiment.load_trained(STUDY.seed, context.runs)).half()
+    return read_positions(experiment.load_trained(STUDY.seed, context.runs)).half()
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -69,11 +69,11 @@ def condense(experiment: AuditExperiment, result: AuditResult) -> dict[str, Any]
         "stage": {field: first.recipe[field] for field in STAGE_FIELDS},
         "device": first.recipe["device"],
         "versions": first.versions,
-        "rows": rows_by_attack(result.findings),
+        "rows": make_rows(result.findings),
     }
 
 
-def rows_by_attack(findings: Sequence[Finding]) -> dict[str, dict[str, Any]]:
+def make_rows(findings: Sequence[Finding]) -> dict[str, dict[str, Any]]:
     """Findings by attack; a second attacker with the same attack is named beside it."""
     rows: dict[str, dict[str, Any]] = {}
     for finding in findings:
@@ -84,7 +84,7 @@ def rows_by_attack(findings: Sequence[Finding]) -> dict[str, dict[str, Any]]:
 
 
 def attack_of_row(name: str) -> str:
-    """The attack in the name of a result's row: the inverse of :func:`rows_by_attack`.
+    """The attack in the name of a result's row: the inverse of :func:`make_rows`.
 
     >>> attack_of_row("ig (adaptive)"), attack_of_row("dia-read")
     ('ig', 'dia')

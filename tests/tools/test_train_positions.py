@@ -11,7 +11,7 @@ from torch import nn
 from keyhole.data import ImageSet
 from keyhole.update import read_safetensors
 from keyhole_studies.mjp import experiments
-from keyhole_studies.mjp.networks import deit
+from keyhole_studies.mjp.networks import build_deit
 from keyhole_studies.mjp.positions import explained_variance
 from keyhole_studies.resident_data import ResidentData
 from keyhole_studies.result_files import SHIPPED, read_result
@@ -38,7 +38,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def build(name: str, seed: int) -> nn.Module:
         torch.manual_seed(seed)
-        return deit(width=96, depth=1, heads=2)
+        return build_deit(width=96, depth=1, heads=2)
 
     monkeypatch.setattr(experiments, "load_resident_data", lambda *args: resident)
     monkeypatch.setattr(experiments, "build_network", build)

@@ -79,12 +79,12 @@ class GanExperiment(Experiment):
         setup, seed, device = self.setup, study.seed, find_device(context.device)
         data = load(setup.data, image_size=setup.size, data_dir=context.data_dir)
         held, spare = split_by_class(data, setup, seed)
-        game = self.make_game(data, held, spare, seed, device)
+        infiltration = self.make_infiltration(data, held, spare, seed, device)
         accuracy = 0.0
-        for seen in game.run_rounds():
-            context.progress.show(f"{self.name}: round {seen.number} of {setup.attack.rounds}")
-            accuracy = seen.accuracy
-        found = game.draw_final(GENERATED)
+        for done in infiltration.run_rounds():
+            context.progress.show(f"{self.name}: round {done.number} of {setup.attack.rounds}")
+            accuracy = done.accuracy
+        found = infiltration.draw_final(GENERATED)
         classifier, right = train_classifier(data, held, spare, seed)
         target = setup.attack.target
         others = [i for c in range(len(data.classes)) if c != target for i in held[c][:OTHERS]]
@@ -111,7 +111,7 @@ class GanExperiment(Experiment):
             "drawn": base64.b64encode(drawn.read_bytes()).decode(),
         }
 
-    def make_game(
+    def make_infiltration(
         self,
         data: ImageSet,
         held: list[list[int]],

@@ -116,7 +116,7 @@ def attack_images(
             seen = reconstruct(attack, victim, shown, label, data, known)
             truth = inputs if setting == "d" else shown
             pair = [denormalise(t, data.mean, data.std).clamp(0, 1).cpu() for t in (seen, truth)]
-            found[setting].append(score(pair[0], pair[1], data_dir))
+            found[setting].append(score_image(pair[0], pair[1], data_dir))
     return {s: {k: mean([f[k] for f in each]) for k in each[0]} for s, each in found.items()}
 
 
@@ -173,7 +173,7 @@ def reconstruct(
     return images.to(inputs)
 
 
-def score(seen: Tensor, truth: Tensor, data_dir: str | None) -> dict[str, float]:
+def score_image(seen: Tensor, truth: Tensor, data_dir: str | None) -> dict[str, float]:
     """The paper's five metrics of one image in [0, 1]."""
     one = {"data_range": 1.0}
     found = {

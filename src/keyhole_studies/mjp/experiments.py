@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import nn
 
 from keyhole.atomic import write_tensors
@@ -16,7 +15,7 @@ from keyhole.device import find_device
 from keyhole.errors import BadValue
 from keyhole.models import Jigsaw, load_weights
 from keyhole_studies.audits import AuditExperiment
-from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.mjp.evaluation import evaluate_network, evaluate_positions, evaluate_robustness
 from keyhole_studies.mjp.networks import build_network
 from keyhole_studies.resident_data import ResidentData, load_resident_data, measure_accuracy
@@ -63,7 +62,7 @@ class TrainingExperiment(Experiment):
             "evaluation": evaluate_network(model, data.test, seed=seed),
             "positions": evaluate_positions(model, seed=seed) if self.has_positions() else None,
             "robustness": robustness,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "device": name_device(device),
         }
 
     def train(self, study: Study, context: StudyContext) -> tuple[nn.Module, dict[str, Any]]:
@@ -136,13 +135,13 @@ def train_on_curve(
 
     def add_point(epoch: int, loss: float) -> None:
         if epoch % CURVE_EPOCHS == 0 or epoch == settings.epochs:
-            curve.append((epoch, measure_accuracy(model, data.test, data.tested), loss))
+            curve.append((epoch, measure_accuracy(model, data.test, data.test_indices), loss))
 
     began = time.perf_counter()
     train_network(
         model,
         data.data,
-        data.train,
+        data.train_indices,
         settings,
         seed=seed,
         penalty=make_penalty(model, defense),
@@ -153,7 +152,7 @@ def train_on_curve(
         "recipe": asdict(settings),
         "curve": curve,
         "seconds": round(seconds, 1),
-        "images_per_second": round(settings.epochs * len(data.train) / seconds),
+        "images_per_second": round(settings.epochs * len(data.train_indices) / seconds),
     }
 
 

@@ -163,12 +163,12 @@ def build_federation(
     )
     defense.validate(model)
     draw = generator(seed, "partition")
-    shares = PARTITIONS.parse(partition)(data, resident.train, settings.clients, draw)
+    shares = PARTITIONS.parse(partition)(data, resident.train_indices, settings.clients, draw)
     return Federation(
         model=model.to(device),
         data=data,
         shares=cut_to_batches(shares, settings.batch_size),
-        test=(resident.test, resident.tested[: settings.tested]),
+        test=(resident.test, resident.test_indices[: settings.tested]),
         training=settings.make_training(),
         defense=defense,
         fraction=settings.sampled / settings.clients,

@@ -58,7 +58,7 @@ class Explanations:
         times = len(self.uploaded) // len(images)
         return {
             "accuracy": self.accuracy,
-            "without_heat": int(find_cold(self.uploaded).sum()),
+            "without_heat": int(find_blank(self.uploaded).sum()),
             "uploaded": compare_maps(images.repeat(times, 1, 1, 1), clean.uploaded, self.uploaded),
             "averaged": compare_maps(images, clean.averaged, self.averaged),
         }
@@ -75,7 +75,7 @@ def compare_maps(images: Tensor, clean: Tensor, other: Tensor) -> dict[str, dict
         clean: Maps without a defense.
         other: Maps with one.
     """
-    warm = ~(find_cold(clean) & find_cold(other))
+    warm = ~(find_blank(clean) & find_blank(other))
     if warm.any():
         images, clean, other = images[warm], clean[warm], other[warm]
     return {
@@ -84,7 +84,7 @@ def compare_maps(images: Tensor, clean: Tensor, other: Tensor) -> dict[str, dict
     }
 
 
-def find_cold(maps: Tensor) -> Tensor:
+def find_blank(maps: Tensor) -> Tensor:
     """Which of the maps ``[n, H, W]`` are zero everywhere, ``[n]``."""
     return maps.flatten(1).amax(1) == 0
 

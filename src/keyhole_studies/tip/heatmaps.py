@@ -22,7 +22,7 @@ from keyhole.models import heat_maps
 from keyhole.seeds import derive, generator
 from keyhole.settings import ClientMode
 from keyhole.update import Update
-from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.resident_data import ResidentData, load_resident_data, measure_accuracy
 from keyhole_studies.tip.explanations import (
     Explanations,
@@ -109,12 +109,12 @@ class HeatMapExperiment(Experiment):
         )
 
     def measure_accuracy(self, model: nn.Module, data: ResidentData) -> float:
-        return measure_accuracy(model, data.test, data.tested[: self.tested])
+        return measure_accuracy(model, data.test, data.test_indices[: self.tested])
 
     def choose_images(self, data: ResidentData, seed: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Test images, each of another class as far as there are classes, and their labels."""
         labels, draw = data.test.labels, generator(seed, "shown")
-        chosen = choose_across_classes(labels, data.tested, self.images, draw)
+        chosen = choose_across_classes(labels, data.test_indices, self.images, draw)
         return data.test.images(chosen).to(like), labels[chosen].to(like.device)
 
     def make_updates(
@@ -123,7 +123,7 @@ class HeatMapExperiment(Experiment):
         """Every client's update, without a defense and under each, and how long its noise is."""
         like, data = next(model.parameters()), resident.data
         draw = generator(seed, "clients")
-        chosen = choose_across_classes(data.labels, resident.train, self.clients, draw)
+        chosen = choose_across_classes(data.labels, resident.train_indices, self.clients, draw)
         training = LocalTraining(steps=STEPS, lr=LR, mode=self.mode)
         uploads = []
         for number, index in enumerate(chosen):
@@ -190,7 +190,7 @@ class HeatMapExperiment(Experiment):
             "clients": self.clients,
             "images": self.images,
             "seed": seed,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "device": name_device(device),
             "versions": versions(),
         }
 

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from keyhole_studies.audits import attack_of_row, find_row
 from keyhole_studies.base import Study
-from keyhole_studies.result_files import Results, read_results
-from keyhole_studies.tables import Cell, format_table
+from keyhole_studies.result_files import Results
+from keyhole_studies.tables import Cell, combine_tables, format_table
 from keyhole_studies.tip.curves import CurveExperiment
 from keyhole_studies.tip.heatmaps import HeatMapExperiment
 from keyhole_studies.tip.inversion import InversionExperiment
@@ -20,15 +19,7 @@ ATTACKERS = {"naive": False, "adaptive": True}
 """Whether each attacker knows the defense."""
 
 
-def format_tables(study: Study, results: Path) -> Iterator[str]:
-    """All tables of which some row was measured."""
-    found = read_results(results, [experiment.name for experiment in study.experiments])
-    yield f"{study.paper}: ours (the paper's)"
-    for make in (inversions, settings, explanations, curves):
-        yield from make(study, found)
-
-
-def inversions(study: Study, found: Results) -> Iterator[str]:
+def format_inversions(study: Study, found: Results) -> Iterator[str]:
     """Table 1, and beside each attack the same by an attacker who knows the defense."""
     by_data: dict[str, list[InversionExperiment]] = {}
     for experiment in study.experiments:
@@ -68,7 +59,7 @@ def format_paper(cell: InversionExperiment, attack: str, key: str) -> str:
     return "" if value is None else f" ({value:g})"
 
 
-def settings(study: Study, found: Results) -> Iterator[str]:
+def format_settings(study: Study, found: Results) -> Iterator[str]:
     """What else was inverted on CIFAR-10, one line per attacker, and the accuracy that is left."""
     rows: list[list[Cell]] = []
     for cell in study.experiments:
@@ -84,7 +75,7 @@ def settings(study: Study, found: Results) -> Iterator[str]:
     yield from format_table("Other settings", head, rows)
 
 
-def explanations(study: Study, found: Results) -> Iterator[str]:
+def format_explanations(study: Study, found: Results) -> Iterator[str]:
     """Table 2: heat maps laid over images, with and without a defense."""
     rows: list[list[Cell]] = []
     for experiment in study.experiments:
@@ -104,7 +95,7 @@ def explanations(study: Study, found: Results) -> Iterator[str]:
     yield from format_table("Table 2, heat maps", head, rows)
 
 
-def curves(study: Study, found: Results) -> Iterator[str]:
+def format_curves(study: Study, found: Results) -> Iterator[str]:
     """Figure 3: each curve at the last round that all curves of its panel have reached."""
     panels: dict[str, dict[str, dict[int, float]]] = {}
     for experiment in study.experiments:
@@ -120,3 +111,11 @@ def curves(study: Study, found: Results) -> Iterator[str]:
             rows.append([title, defense, str(max(reached)), 100 * line[max(reached)]])
     head = ("data, split, recipe", "defense", "round", "accuracy %")
     yield from format_table("Figure 3", head, rows)
+
+
+format_tables = combine_tables(
+    format_inversions,
+    format_settings,
+    format_explanations,
+    format_curves,
+)

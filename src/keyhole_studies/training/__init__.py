@@ -3,15 +3,15 @@
 from keyhole_studies.training.batches import BatchMaker, draw_batches
 from keyhole_studies.training.loop import Penalty, take_gradient_step, take_step, train_network
 from keyhole_studies.training.optimisers import make_optimiser, set_rate
-from keyhole_studies.training.settings import TrainingSettings, scheduled_rate
+from keyhole_studies.training.settings import TrainingSettings, compute_rate
 
 __all__ = [
     "BatchMaker",
     "Penalty",
     "TrainingSettings",
+    "compute_rate",
     "draw_batches",
     "make_optimiser",
-    "scheduled_rate",
     "set_rate",
     "take_gradient_step",
     "take_step",

@@ -15,14 +15,14 @@ from keyhole_studies.training.settings import TrainingSettings
 
 def make_optimiser(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
     """The optimiser of a model's parameters, in groups by weight decay."""
-    groups = weight_groups(model, settings)
+    groups = group_parameters(model, settings)
     if settings.optimiser == "adamw":
         on_gpu = next(model.parameters()).is_cuda
         return torch.optim.AdamW(groups, lr=settings.lr, fused=on_gpu)
     return torch.optim.SGD(groups, lr=settings.lr, momentum=settings.momentum, nesterov=True)
 
 
-def weight_groups(model: nn.Module, settings: TrainingSettings) -> list[dict[str, Any]]:
+def group_parameters(model: nn.Module, settings: TrainingSettings) -> list[dict[str, Any]]:
     """Parameters with weight decay and without; all that a puzzle adds to a model is without."""
     if settings.decay_all:
         return [{"params": list(model.parameters()), "weight_decay": settings.weight_decay}]
