@@ -33,7 +33,7 @@ MOMENTS = (0.5, 0.999)
 
 @dataclass(frozen=True)
 class Generated:
-    """Drawings of the target class, best first by the attacker's own word.
+    """Drawings of the target class, the ones that the attacker is surest of first.
 
     Args:
         images: ``[n, C, H, W]`` in [0, 1].

@@ -38,7 +38,7 @@ def train_network(
         data: The images, best kept on the device.
         indices: Which of them are trained on.
         settings: How.
-        seed: Of batches, augmentation and whatever the model draws.
+        seed: Of batches, augmentation and the model's own draws.
         penalty: Computes what is added to each step's loss.
         after_epoch: Told the number of each epoch, from 1, and the loss of its last step.
     """
