@@ -1,4 +1,4 @@
-"""Studies: the tables and figures of papers, measured again and shown beside the papers' figures."""
+"""Studies: the tables and figures of papers, measured again, beside the papers' own figures."""
 
 from __future__ import annotations
 
