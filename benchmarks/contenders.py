@@ -48,7 +48,7 @@ CONFIGURATION = ("_default_optimization_attack", "invertinggradients")
 
 IMAGES = ImageSet(
     name="noise",
-    pixels=lambda indices: torch.stack([noise(index) for index in indices]),
+    pixels=lambda indices: torch.stack([draw_image(index) for index in indices]),
     labels=torch.arange(CLIENTS) % CLASSES,
     classes=tuple(str(c) for c in range(CLASSES)),
     size=(SIZE, SIZE),
@@ -57,7 +57,7 @@ IMAGES = ImageSet(
 )
 
 
-def noise(index: int) -> Tensor:
+def draw_image(index: int) -> Tensor:
     """An image that needs no files: how fast an attack is does not depend on what it sees."""
     draw = generator(0, "image", index)
     return torch.randint(256, (3, SIZE, SIZE), generator=draw, dtype=torch.uint8)
@@ -75,7 +75,7 @@ class Case:
     victims: int | None
     """At once, in the engine; None: as many as it chooses itself."""
 
-    def placed(self) -> Case:
+    def on_device(self) -> Case:
         """The same on a device that exists."""
         if self.device == "auto":
             return replace(self, device="cuda" if torch.cuda.is_available() else "cpu")
@@ -102,7 +102,7 @@ def observe(case: Case, clients: int) -> list[Observation]:
     defense = Dropout(p=DROP_RATE) if case.attack == "dia" else NoDefense()
     model = build(case.model, classes=CLASSES, channels=3, image_size=SIZE, seed=0).to(case.device)
     server = Server(model)
-    seen = []
+    observations = []
     for client in range(clients):
         labels = IMAGES.labels[[client % CLIENTS]]
         update, _ = train_client(
@@ -121,8 +121,8 @@ def observe(case: Case, clients: int) -> list[Observation]:
             labels=labels,
             defense=defense,
         )
-        seen.append(server.receive(update, knowledge, client=client))
-    return seen
+        observations.append(server.receive(update, knowledge, client=client))
+    return observations
 
 
 class KeyholeEngine:
@@ -133,10 +133,10 @@ class KeyholeEngine:
         assert isinstance(attack, Matching)
         victims = case.victims
         if victims is None:
-            victims = runner_of(attack, observe(case, 2))._choose_chunk_size(range(CLIENTS))
+            victims = make_runner(attack, observe(case, 2))._choose_chunk_size(range(CLIENTS))
         observations = observe(case, victims)
         began = time.perf_counter()
-        runner = runner_of(attack, observations)
+        runner = make_runner(attack, observations)
         everyone = range(victims)
         matcher = runner.make_matcher(everyone)
         self.advance = runner._make_stepper(runner._start(everyone, attempt=0), matcher)
@@ -148,7 +148,7 @@ class KeyholeEngine:
         }
 
 
-def runner_of(attack: Matching, observations: Sequence[Observation]) -> Runner:
+def make_runner(attack: Matching, observations: Sequence[Observation]) -> Runner:
     """What runs ``attack`` on ``observations``, as the attack itself makes it."""
     group = VictimGroup(attack, observations)
     return group.make_runner(attack.iterations, NullCheckpointer(), group.known_values)
@@ -170,7 +170,7 @@ class PlainLoop:
         self.label = observation.knowledge.labels.to(case.device)
         self.half = torch.autocast(case.device, torch.bfloat16, enabled=case.precision == "bf16")
         self.image = torch.randn(1, *IMAGES.shape, device=case.device, requires_grad=True)
-        self.masks = seek_masks(self.model, self.image) if case.attack == "dia" else []
+        self.masks = replace_dropouts(self.model, self.image) if case.attack == "dia" else []
         self.optimiser = torch.optim.Adam([self.image, *self.masks], lr=LR)
 
     def advance(self, count: int) -> None:
@@ -202,7 +202,7 @@ class PlainLoop:
                 mask.clamp_(0, 1)
 
 
-class SoughtMask(nn.Module):
+class OptimisedMask(nn.Module):
     """Stands in a dropout's place and multiplies by a mask that can be optimised."""
 
     mask: Tensor | None = None
@@ -213,15 +213,15 @@ class SoughtMask(nn.Module):
         return x * self.mask / (1 - DROP_RATE)
 
 
-def seek_masks(model: nn.Module, image: Tensor) -> list[Tensor]:
-    """Puts a :class:`SoughtMask` in place of every dropout of ``model``."""
+def replace_dropouts(model: nn.Module, image: Tensor) -> list[Tensor]:
+    """Puts a :class:`OptimisedMask` in place of every dropout of ``model``."""
     for module in list(model.modules()):
         for name, child in module.named_children():
             if isinstance(child, nn.Dropout):
-                setattr(module, name, SoughtMask())
+                setattr(module, name, OptimisedMask())
     with torch.no_grad():
         model(image)
-    found = [m.mask for m in model.modules() if isinstance(m, SoughtMask)]
+    found = [m.mask for m in model.modules() if isinstance(m, OptimisedMask)]
     return [mask for mask in found if mask is not None]
 
 
@@ -299,7 +299,7 @@ CONTENDERS: dict[str, Callable[[Case], Contender]] = {
 
 
 @contextmanager
-def settings(precision: Precision, *, tuned: bool) -> Iterator[None]:
+def use_settings(precision: Precision, *, tuned: bool) -> Iterator[None]:
     """Memory and cuDNN: as PyTorch has them, or ``tuned`` as Keyhole does.
 
     Either way a GPU multiplies in the same precision for everyone.
@@ -318,21 +318,21 @@ def serve(connection: Connection, name: str, facts: dict[str, Any], tuned: bool)
     """
     sys.stdout = sys.stderr  # standard output is for results
     case = Case(**facts)
-    with settings(case.precision, tuned=tuned):
+    with use_settings(case.precision, tuned=tuned):
         try:
-            case = case.placed()
+            case = case.on_device()
             contender = CONTENDERS[name](case)
         except (CannotRun, KeyholeError) as why:
             connection.send(str(why))
             return
-        connection.send({**contender.facts, **machine(case.device)})
+        connection.send({**contender.facts, **describe_machine(case.device)})
         while (request := connection.recv()) is not None:
             piece, limit, threads = request
             torch.set_num_threads(threads)
-            connection.send(timed(contender, piece, limit, case.device))
+            connection.send(time_iterations(contender, piece, limit, case.device))
 
 
-def machine(device: str) -> dict[str, Any]:
+def describe_machine(device: str) -> dict[str, Any]:
     """What a contender runs on."""
     return {
         "device": device,
@@ -342,7 +342,9 @@ def machine(device: str) -> dict[str, Any]:
     }
 
 
-def timed(contender: Contender, piece: int, limit: float, device: str) -> tuple[float, int]:
+def time_iterations(
+    contender: Contender, piece: int, limit: float, device: str
+) -> tuple[float, int]:
     """Takes ``piece`` iterations, again and again for ``limit`` seconds: seconds and iterations."""
     wait_for(device)
     began, count, spent = time.perf_counter(), 0, 0.0

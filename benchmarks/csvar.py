@@ -31,7 +31,7 @@ from keyhole.defenses.shuffles import draw_keyed_numbers, map_chunks
 Contender = Callable[[Tensor], object]
 
 
-def plain(images: Tensor) -> np.ndarray:
+def shuffle_by_loop(images: Tensor) -> np.ndarray:
     """One image, one region, one plane, one block at a time (whole regions only)."""
     pixels = images.numpy()
     made = pixels.copy()
@@ -59,11 +59,11 @@ def plain(images: Tensor) -> np.ndarray:
     return made
 
 
-def ours(images: Tensor) -> Tensor:
+def shuffle(images: Tensor) -> Tensor:
     return Csvar().shuffle(images, torch.arange(len(images)))
 
 
-def by_secret_key(images: Tensor) -> Tensor:
+def shuffle_by_key(images: Tensor) -> Tensor:
     """As the collection node does it: seeds by a keyed hash."""
     defense = Csvar()
     count = defense.count_draws(images)
@@ -76,7 +76,7 @@ def by_secret_key(images: Tensor) -> Tensor:
     return map_chunks(images, some)
 
 
-def copy_and_write(folder: Path) -> Contender:
+def make_writer(folder: Path) -> Contender:
     def write(images: Tensor) -> None:
         with (folder / "images").open("wb") as file:
             file.write(images.clone().cpu().numpy().tobytes())
@@ -84,7 +84,7 @@ def copy_and_write(folder: Path) -> Contender:
     return write
 
 
-def seconds(work: Contender, images: Tensor) -> float:
+def time_once(work: Contender, images: Tensor) -> float:
     began = time.perf_counter()
     work(images)
     if images.is_cuda:
@@ -92,20 +92,20 @@ def seconds(work: Contender, images: Tensor) -> float:
     return time.perf_counter() - began
 
 
-def race(images: Tensor, turns: int, folder: Path) -> dict[str, float]:
-    contenders: dict[str, Contender] = {"ours": ours, "copy and write": copy_and_write(folder)}
+def compare_times(images: Tensor, turns: int, folder: Path) -> dict[str, float]:
+    contenders: dict[str, Contender] = {"ours": shuffle, "copy and write": make_writer(folder)}
     if not images.is_cuda:
-        contenders |= {"by a secret key": by_secret_key}
+        contenders |= {"by a secret key": shuffle_by_key}
     spent: dict[str, list[float]] = {name: [] for name in contenders}
     few = images[: max(1, len(images) // 16)].cpu()
     loops = []
     for turn in range(turns + 1):
         for name, work in contenders.items():
-            taken = seconds(work, images)
+            taken = time_once(work, images)
             if turn:
                 spent[name].append(taken / len(images))
         if turn < 3:
-            loops.append(seconds(plain, few) / len(few))
+            loops.append(time_once(shuffle_by_loop, few) / len(few))
     middle = {name: median(times) for name, times in spent.items()} | {"plain loop": median(loops)}
     own = middle.pop("ours")
     return {"images a second": 1 / own} | {name: value / own for name, value in middle.items()}
@@ -124,7 +124,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for side, count in ((224, chosen.images), (32, 16 * chosen.images)):
             images = torch.randint(256, (count, 3, side, side), generator=draw, dtype=torch.uint8)
-            found[f"{side} px"] = race(images.to(chosen.device), chosen.turns, Path(folder))
+            found[f"{side} px"] = compare_times(
+                images.to(chosen.device), chosen.turns, Path(folder)
+            )
     if chosen.json:
         print(json.dumps({"device": chosen.device, **found}))
         return

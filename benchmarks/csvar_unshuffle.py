@@ -56,7 +56,7 @@ CAP = 60.0
 Row = dict[str, float]
 
 
-def judged(found: Tensor, truth: Tensor, gallery: Tensor) -> Row:
+def score_images(found: Tensor, truth: Tensor, gallery: Tensor) -> Row:
     """Means over images; the truths are the first of the gallery."""
     found = found.clamp(0, 1)
     return {
@@ -67,7 +67,7 @@ def judged(found: Tensor, truth: Tensor, gallery: Tensor) -> Row:
     }
 
 
-def drawn(name: str, count: int, data_dir: str | None) -> Tensor:
+def draw_gallery(name: str, count: int, data_dir: str | None) -> Tensor:
     """A gallery ``[count, C, H, W]`` whose first images are attacked."""
     data = load(name, data_dir=data_dir)
     some = torch.randperm(len(data), generator=generator(0, "gallery", name))[:count]
@@ -82,10 +82,10 @@ def measure(name: str, images: int, gallery: Tensor, pictures: Path | None) -> d
     seconds = (time.perf_counter() - start) / len(truth)
     stages = {"shuffled": shuffled, "thumbnail": build_thumbnail(shuffled), "solved": found.images}
     if pictures:
-        draw(pictures / f"{name}.png", [truth, *stages.values(), found.expected])
-    rows = {stage: judged(images, truth, gallery) for stage, images in stages.items()}
+        save_sheet(pictures / f"{name}.png", [truth, *stages.values(), found.expected])
+    rows = {stage: score_images(images, truth, gallery) for stage, images in stages.items()}
     rows["solved"] |= {"confidence": float(found.confidence.mean()), "seconds": seconds}
-    return rows | {"expected": judged(found.expected, truth, gallery)}
+    return rows | {"expected": score_images(found.expected, truth, gallery)}
 
 
 def measure_noisy(name: str, images: int, gallery: Tensor) -> dict[str, Row]:
@@ -97,13 +97,13 @@ def measure_noisy(name: str, images: int, gallery: Tensor) -> dict[str, Row]:
         seeds = torch.arange(count * len(truth)).view(count, -1)
         exact = torch.stack([Csvar().shuffle(truth, some) for some in seeds])
         noisy = exact + sigma * torch.randn(exact.shape, generator=draw)
-        rows[f"{count} at {level}"] = judged(
+        rows[f"{count} at {level}"] = score_images(
             solve_by_size(combine_versions(noisy), Csvar()).expected, truth, gallery
         )
     return rows
 
 
-def draw(path: Path, columns: Sequence[Tensor], rows: int = 6) -> None:
+def save_sheet(path: Path, columns: Sequence[Tensor], rows: int = 6) -> None:
     """Original, shuffled, thumbnail, solved, expected, side by side."""
     path.parent.mkdir(parents=True, exist_ok=True)
     images = torch.stack([column[:rows] for column in columns], 1).flatten(0, 1)
@@ -111,7 +111,7 @@ def draw(path: Path, columns: Sequence[Tensor], rows: int = 6) -> None:
     save_image(F.interpolate(images.clamp(0, 1), scale_factor=scale), path, nrow=len(columns))
 
 
-def table(name: str, rows: dict[str, Row]) -> str:
+def format_rows(name: str, rows: dict[str, Row]) -> str:
     heads = ("SSIM", "PSNR", "re-identified", "right", "confidence", "seconds")
     lines = ["", f"{name:<18}" + "".join(f"{head:>14}" for head in heads)]
     for stage, row in rows.items():
@@ -120,7 +120,7 @@ def table(name: str, rows: dict[str, Row]) -> str:
     return "\n".join(lines)
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     parser.add_argument("--sets", default=",".join(SETS), help="names, joined by commas")
@@ -132,16 +132,16 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = parse(argv)
+    arguments = parse_arguments(argv)
     found = {}
     for name in arguments.sets.split(","):
         print(f"{name} ...", file=sys.stderr, flush=True)
         images = arguments.images or SETS[name]
-        gallery = drawn(name, arguments.gallery, arguments.data_dir)
+        gallery = draw_gallery(name, arguments.gallery, arguments.data_dir)
         found[name] = measure(name, images, gallery, arguments.pictures)
         found[name] |= measure_noisy(name, images, gallery)
         if not arguments.json:
-            print(table(name, found[name]), flush=True)
+            print(format_rows(name, found[name]), flush=True)
     if arguments.json:
         print(json.dumps(found, indent=2))
 

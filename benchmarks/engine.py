@@ -49,7 +49,7 @@ LOOKS = 10
 WARM_UPS = 3
 
 
-def contend(connection: Connection, name: str, case: dict[str, Any], tuned: bool) -> None:
+def run_contender(connection: Connection, name: str, case: dict[str, Any], tuned: bool) -> None:
     """The life of a contender, in its own process."""
     os.environ.pop("OMP_WAIT_POLICY", None)
     if name == "engine":
@@ -66,14 +66,14 @@ class Rival:
         spawn = get_context("spawn")
         self.connection, theirs = spawn.Pipe()
         arguments = (theirs, name, case, tuned)
-        self.process = spawn.Process(target=contend, args=arguments, daemon=True)
+        self.process = spawn.Process(target=run_contender, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
         self.name = name
         self.facts: dict[str, Any] = {}
         self.why_not: str | None = None
 
-    def ready(self) -> bool:
+    def wait_until_ready(self) -> bool:
         """Waits until it is set up; whether it takes part."""
         answer = self._answer()
         if isinstance(answer, str):
@@ -88,7 +88,7 @@ class Rival:
         spent, count = self._answer()
         return float(spent / count)
 
-    def leave(self) -> None:
+    def stop(self) -> None:
         if self.process.is_alive() and self.why_not is None:
             self.connection.send(None)
         self.process.join()
@@ -145,15 +145,15 @@ class Timing:
 def measure(case: dict[str, Any], *, repeats: int, seconds: float, with_breaching: bool) -> Timing:
     """All contenders on one model, in turns of so many ``seconds``."""
     ours = Rival("engine", case, tuned=True)
-    if not ours.ready():
+    if not ours.wait_until_ready():
         sys.exit(ours.why_not)
     others = ["plain", *(["breaching"] if with_breaching else [])]
     rivals = [(Rival(name, case, tuned=tuned), tuned) for name in others for tuned in (False, True)]
     tracks = [Track(ours, "tuned", ours.facts["threads"], seconds)]
     why = None if with_breaching else "left out by --no-breaching"
     for rival, tuned in rivals:
-        if rival.ready():
-            tracks += tracks_of(rival, seconds, tuned=tuned)
+        if rival.wait_until_ready():
+            tracks += make_tracks(rival, seconds, tuned=tuned)
         why = rival.why_not or why
     for track in tracks:
         track.warm_up()
@@ -161,13 +161,13 @@ def measure(case: dict[str, Any], *, repeats: int, seconds: float, with_breachin
         for track in tracks:
             track.run()
     for rival in (ours, *(rival for rival, _ in rivals)):
-        rival.leave()
+        rival.stop()
     plain = [track for track in tracks if track.rival.name == "plain"]
     breaching = [track for track in tracks if track.rival.name == "breaching"]
     return Timing(tracks[0], plain, breaching, why)
 
 
-def tracks_of(rival: Rival, seconds: float, *, tuned: bool) -> list[Track]:
+def make_tracks(rival: Rival, seconds: float, *, tuned: bool) -> list[Track]:
     """The settings under which a rival is timed."""
     threads = rival.facts["threads"]
     found = [Track(rival, "tuned" if tuned else "default", threads, seconds)]
@@ -176,7 +176,7 @@ def tracks_of(rival: Rival, seconds: float, *, tuned: bool) -> list[Track]:
     return found
 
 
-def results(
+def collect_results(
     arguments: argparse.Namespace, load: float, timings: dict[str, Timing]
 ) -> dict[str, Any]:
     """Everything that was measured, in plain values."""
@@ -190,17 +190,17 @@ def results(
         "attack": arguments.attack,
         "precision": arguments.precision,
         "victims": {m: f["victims"] for m, f in facts.items()},
-        "ratio_to_plain_loop": {m: middle(t.ratios(t.plain)) for m, t in each},
-        "ratio_to_breaching": {m: middle(t.ratios(t.breaching)) for m, t in each},
+        "ratio_to_plain_loop": {m: round_median(t.ratios(t.plain)) for m, t in each},
+        "ratio_to_breaching": {m: round_median(t.ratios(t.breaching)) for m, t in each},
         "why_no_breaching": {m: t.why_no_breaching for m, t in each if t.why_no_breaching},
-        "range_to_plain_loop": {m: ends(t.ratios(t.plain)) for m, t in each},
-        "range_to_breaching": {m: ends(t.ratios(t.breaching)) for m, t in each},
-        "victim_iterations_per_second": {m: rounded(1000 / t.engine.median) for m, t in each},
-        "milliseconds_per_victim_iteration": {m: rounded(t.engine.median) for m, t in each},
-        "plain_loop_ms": {m: by_setting(t.plain) for m, t in each},
-        "breaching_ms": {m: by_setting(t.breaching) for m, t in each},
+        "range_to_plain_loop": {m: round_range(t.ratios(t.plain)) for m, t in each},
+        "range_to_breaching": {m: round_range(t.ratios(t.breaching)) for m, t in each},
+        "victim_iterations_per_second": {m: round_figure(1000 / t.engine.median) for m, t in each},
+        "milliseconds_per_victim_iteration": {m: round_figure(t.engine.median) for m, t in each},
+        "plain_loop_ms": {m: median_by_setting(t.plain) for m, t in each},
+        "breaching_ms": {m: median_by_setting(t.breaching) for m, t in each},
         "engine_setup_seconds": {
-            m: rounded(t.engine.rival.facts["setup_seconds"]) for m, t in each
+            m: round_figure(t.engine.rival.facts["setup_seconds"]) for m, t in each
         },
         "backend": {m: f["backend"] for m, f in facts.items()},
         "notes": {m: f["notes"] for m, f in facts.items()},
@@ -208,12 +208,12 @@ def results(
         "load_before": load,
         "threads": some["threads"],
         "torch": some["torch"],
-        "keyhole": installed("keyhole"),
+        "keyhole": find_version("keyhole"),
         "breaching": versions[0] if versions else None,
     }
 
 
-def installed(package: str) -> str:
+def find_version(package: str) -> str:
     """A package's version; one that runs from its source tree has none."""
     try:
         return importlib.metadata.version(package)
@@ -221,25 +221,25 @@ def installed(package: str) -> str:
         return "from source"
 
 
-def by_setting(tracks: Sequence[Track]) -> dict[str, float] | None:
+def median_by_setting(tracks: Sequence[Track]) -> dict[str, float] | None:
     """Milliseconds for a victim-iteration under each setting."""
-    return {track.setting: rounded(track.median) for track in tracks} or None
+    return {track.setting: round_figure(track.median) for track in tracks} or None
 
 
-def middle(values: Sequence[float]) -> float | None:
-    return rounded(median(values)) if values else None
+def round_median(values: Sequence[float]) -> float | None:
+    return round_figure(median(values)) if values else None
 
 
-def ends(values: Sequence[float]) -> list[float] | None:
-    return [rounded(min(values)), rounded(max(values))] if values else None
+def round_range(values: Sequence[float]) -> list[float] | None:
+    return [round_figure(min(values)), round_figure(max(values))] if values else None
 
 
-def rounded(value: float) -> float:
+def round_figure(value: float) -> float:
     """Four digits say more than enough."""
     return float(f"{value:.4g}")
 
 
-def table(found: dict[str, Any]) -> str:
+def format_results(found: dict[str, Any]) -> str:
     """The ratios, and the absolute times behind them."""
     place = f"{found['device']} ({found['device_name']}), {found['threads']} threads"
     head = f"{found['attack']} in {found['precision']} on {place}, torch {found['torch']}, "
@@ -251,8 +251,8 @@ def table(found: dict[str, Any]) -> str:
         cells = (
             model,
             str(victims),
-            times(found["ratio_to_plain_loop"][model], found["range_to_plain_loop"][model]),
-            times(found["ratio_to_breaching"][model], found["range_to_breaching"][model]),
+            format_ratio(found["ratio_to_plain_loop"][model], found["range_to_plain_loop"][model]),
+            format_ratio(found["ratio_to_breaching"][model], found["range_to_breaching"][model]),
             f"{found['victim_iterations_per_second'][model]:.5g}",
             f"{found['milliseconds_per_victim_iteration'][model]:.4g}",
             f"{plain:.4g}",
@@ -262,14 +262,14 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join([*lines, *(f"no ratio to breaching: {reason}" for reason in reasons)])
 
 
-def times(ratio: float | None, span: list[float] | None) -> str:
+def format_ratio(ratio: float | None, span: list[float] | None) -> str:
     """A ratio with its range, or a dash."""
     if ratio is None or span is None:
         return "-"
     return f"{ratio:.3g} ({span[0]:.2g}-{span[1]:.2g})"
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     parser.add_argument("--models", default=",".join(MODELS), help="names, joined by commas")
@@ -286,8 +286,8 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = parse(argv)
-    load = rounded(os.getloadavg()[0])
+    arguments = parse_arguments(argv)
+    load = round_figure(os.getloadavg()[0])
     timings = {}
     for model in arguments.models.split(","):
         print(f"timing {model} ...", file=sys.stderr, flush=True)
@@ -304,8 +304,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             seconds=arguments.seconds,
             with_breaching=not arguments.no_breaching,
         )
-    found = results(arguments, load, timings)
-    print(json.dumps(found, indent=2) if arguments.json else table(found))
+    found = collect_results(arguments, load, timings)
+    print(json.dumps(found, indent=2) if arguments.json else format_results(found))
 
 
 if __name__ == "__main__":

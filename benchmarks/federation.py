@@ -67,7 +67,7 @@ class Race:
         if not self.with_flower:
             self.take_turns(None, repeats)
             return
-        from flower_rounds import client_of
+        from flower_rounds import make_client_app
         from flwr.serverapp import ServerApp
         from flwr.simulation import run_simulation
 
@@ -76,7 +76,7 @@ class Race:
         resources = {"num_cpus": 1, "num_gpus": 0.0}
         run_simulation(
             app,
-            client_of(self.plan),
+            make_client_app(self.plan),
             self.plan.clients,
             backend_config={"client_resources": resources},
         )
@@ -84,7 +84,8 @@ class Race:
     def take_turns(self, grid: Grid | None, repeats: int) -> None:
         """The server's work: a round each, again and again; the first ones do not count."""
         alone, single, crowd = (
-            own(self.plan, backend) for backend in (LoopTrainer(), LoopTrainer(), VmapTrainer())
+            make_federation(self.plan, backend)
+            for backend in (LoopTrainer(), LoopTrainer(), VmapTrainer())
         )
         rounds: dict[str, Callable[[int], object]] = {
             "one_by_one": alone.run_round,
@@ -97,7 +98,7 @@ class Race:
             flower = FlowerRounds(self.plan, grid)
             rounds["flower"] = flower.round
         for number in range(1, repeats + 2):
-            spent = {way: timed(work, number) for way, work in rounds.items()}
+            spent = {way: time_round(work, number) for way, work in rounds.items()}
             if number == 1:
                 self.flower_first_round = spent.get("flower", 0.0)
                 continue
@@ -118,16 +119,19 @@ class Race:
         for ours in OURS if self.with_flower else ():
             pairs = zip(self.seconds["flower"], self.seconds[ours], strict=True)
             ratios = [flower / our for flower, our in pairs]
-            found[f"flower_over_{ours}"] = rounded(median(ratios))
-            found[f"range_flower_over_{ours}"] = [rounded(min(ratios)), rounded(max(ratios))]
-        found |= {f"{way}_seconds": rounded(median(self.seconds[way])) for way in ways}
+            found[f"flower_over_{ours}"] = round_figure(median(ratios))
+            found[f"range_flower_over_{ours}"] = [
+                round_figure(min(ratios)),
+                round_figure(max(ratios)),
+            ]
+        found |= {f"{way}_seconds": round_figure(median(self.seconds[way])) for way in ways}
         if self.with_flower:
-            found["flower_first_round_seconds"] = rounded(self.flower_first_round)
-        found["greatest_difference"] = rounded(self.difference)
+            found["flower_first_round_seconds"] = round_figure(self.flower_first_round)
+        found["greatest_difference"] = round_figure(self.difference)
         return found
 
 
-def own(plan: TrainingPlan, backend: Backend) -> Federation:
+def make_federation(plan: TrainingPlan, backend: Backend) -> Federation:
     """Keyhole's federation; it evaluates on one image only, as Flower's does not evaluate."""
     federation = build_federation(plan, data_dir=None)
     data, indices = federation.test
@@ -135,7 +139,7 @@ def own(plan: TrainingPlan, backend: Backend) -> Federation:
     return federation
 
 
-def timed(work: Callable[[int], object], number: int) -> float:
+def time_round(work: Callable[[int], object], number: int) -> float:
     began = time.perf_counter()
     work(number)
     return time.perf_counter() - began
@@ -155,12 +159,14 @@ def on_one_thread(work: Callable[[int], object]) -> Callable[[int], object]:
     return quietly
 
 
-def rounded(value: float) -> float:
+def round_figure(value: float) -> float:
     """Three digits say more than enough."""
     return float(f"{value:.3g}")
 
 
-def results(plans: dict[int, TrainingPlan], races: dict[int, Race], load: float) -> dict[str, Any]:
+def collect_results(
+    plans: dict[int, TrainingPlan], races: dict[int, Race], load: float
+) -> dict[str, Any]:
     """Everything that was measured, in plain values."""
     some = next(iter(plans.values()))
     race = next(iter(races.values()))
@@ -178,12 +184,12 @@ def results(plans: dict[int, TrainingPlan], races: dict[int, Race], load: float)
         "threads": torch.get_num_threads(),
         "machine": platform.machine(),
         "python": platform.python_version(),
-        "load_before": rounded(load),
+        "load_before": round_figure(load),
         **versions,
     }
 
 
-def table(found: dict[str, Any]) -> str:
+def format_results(found: dict[str, Any]) -> str:
     """The ratios, and the absolute times behind them."""
     head = f"{found['model']} on {found['data']}, {found['images_a_client']} images a client, "
     head += f"{found['local_steps']} local steps; {found['cores']} cores, torch {found['torch']}, "
@@ -204,7 +210,7 @@ def table(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     parser.add_argument("--clients", default="10,100", help="how many, joined by commas")
@@ -215,7 +221,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = parse(argv)
+    arguments = parse_arguments(argv)
     load = os.getloadavg()[0]
     plans = {
         count: TrainingPlan(model=arguments.model, clients=count, images=14, batch_size=7)
@@ -226,8 +232,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"timing {count} clients ...", file=sys.stderr, flush=True)
         races[count] = Race(plan, with_flower=not arguments.no_flower)
         races[count].run(arguments.repeats)
-    found = results(plans, races, load)
-    print(json.dumps(found, indent=2) if arguments.json else table(found))
+    found = collect_results(plans, races, load)
+    print(json.dumps(found, indent=2) if arguments.json else format_results(found))
 
 
 if __name__ == "__main__":

@@ -15,17 +15,17 @@ from keyhole.federation.flower import train_locally
 
 
 @cache
-def federation_of(plan: TrainingPlan) -> Federation:
+def load_federation(plan: TrainingPlan) -> Federation:
     return build_federation(plan, data_dir=None)
 
 
-def client_of(plan: TrainingPlan) -> ClientApp:
+def make_client_app(plan: TrainingPlan) -> ClientApp:
     """Flower's client: the same local training, between two messages."""
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        federation = federation_of(plan)
+        federation = load_federation(plan)
         client, model = int(context.node_config["partition-id"]), federation.model
         model.load_state_dict(message.content["arrays"].to_torch_state_dict())
         member = federation.make_client(int(message.content["config"]["server-round"]), client)

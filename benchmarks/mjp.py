@@ -47,17 +47,25 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def seconds(runner: Runner, x: torch.Tensor, targets: torch.Tensor, steps: int) -> float:
+def time_steps(runner: Runner, x: torch.Tensor, targets: torch.Tensor, steps: int) -> float:
     model, optimiser, penalty = runner
     began = time.perf_counter()
     for _ in range(steps):
-        take_step(model, x, targets, SETTINGS, optimiser, penalty)
+        take_step(
+            model,
+            x,
+            targets,
+            optimiser,
+            smoothing=SETTINGS.smoothing,
+            clip=SETTINGS.clip,
+            penalty=penalty,
+        )
     if x.is_cuda:
         torch.cuda.synchronize()
     return (time.perf_counter() - began) / steps
 
 
-def race(plain: nn.Module, x: torch.Tensor, turns: int, steps: int) -> dict[str, float]:
+def compare_times(plain: nn.Module, x: torch.Tensor, turns: int, steps: int) -> dict[str, float]:
     """Each variant's median time over the plain network's."""
     targets = torch.arange(len(x), device=x.device) % 10
     defenses: dict[str, Defense] = {"plain": NoDefense(), **VARIANTS}
@@ -66,11 +74,11 @@ def race(plain: nn.Module, x: torch.Tensor, turns: int, steps: int) -> dict[str,
         model = defense.prepare_model(plain).to(x.device).train()
         penalty = make_penalty(model, defense)
         runners[name] = model, make_optimiser(model, SETTINGS), penalty
-        seconds(runners[name], x, targets, 2)
+        time_steps(runners[name], x, targets, 2)
     spent: dict[str, list[float]] = {name: [] for name in runners}
     for _ in range(turns):
         for name, runner in runners.items():
-            spent[name].append(seconds(runner, x, targets, steps))
+            spent[name].append(time_steps(runner, x, targets, steps))
     middle = {name: median(times) for name, times in spent.items()}
     return {name: middle[name] / middle["plain"] for name in VARIANTS}
 
@@ -93,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     found = {}
     for name in chosen.networks.split(","):
         title, x = inputs[name]
-        ratios = race(NETWORKS[name](), x, chosen.turns, steps)
+        ratios = compare_times(NETWORKS[name](), x, chosen.turns, steps)
         found[f"{title}, batch {len(x)}"] = ratios
     if chosen.json:
         print(json.dumps({"device": str(device), "threads": torch.get_num_threads(), **found}))

@@ -35,10 +35,10 @@ from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
 
-RECIPE = LocalTraining(lr=0.001, epochs=2, batch_size=32)
+TRAINING = LocalTraining(lr=0.001, epochs=2, batch_size=32)
 
 
-class Bench:
+class TimedClient:
     """One client with its images, and an update of its own."""
 
     def __init__(self, model: str, images: int, device: torch.device) -> None:
@@ -53,7 +53,7 @@ class Bench:
         return ClientSide(generator(1), self.model, self.images, self.labels)
 
     def train(self) -> Update:
-        return compute_local_update(self.model, self.images, self.labels, training=RECIPE, seed=0)
+        return compute_local_update(self.model, self.images, self.labels, training=TRAINING, seed=0)
 
     def rank(self) -> dict[str, Tensor]:
         options: dict[str, Any] = {"ratio": 0.1, "absolute": False, "defense": "tip"}
@@ -84,20 +84,20 @@ class Bench:
 
 
 def measure(model: str, images: int, device: torch.device, turns: int) -> dict[str, Any]:
-    bench = Bench(model, images, device)
+    client = TimedClient(model, images, device)
     work: dict[str, Callable[[], object]] = {
-        "training": bench.train,
-        "ranking": bench.rank,
-        "slice by slice": bench.slice_by_slice,
+        "training": client.train,
+        "ranking": client.rank,
+        "slice by slice": client.slice_by_slice,
         **{
-            defense.name: lambda d=defense: d.on_update(bench.update, bench.side())
+            defense.name: lambda d=defense: d.on_update(client.update, client.side())
             for defense in (Tip(), Dp(), Agp())
         },
     }
     spent: dict[str, list[float]] = {name: [] for name in work}
     for turn in range(turns + 1):
         for name, contender in work.items():
-            taken = bench.seconds(contender)
+            taken = client.seconds(contender)
             if turn:  # the first warms up
                 spent[name].append(taken)
     middle = {name: median(times) for name, times in spent.items()}
@@ -106,7 +106,7 @@ def measure(model: str, images: int, device: torch.device, turns: int) -> dict[s
         "device": str(device),
         "threads": torch.get_num_threads(),
         "images": images,
-        "steps": RECIPE.count_steps(images),
+        "steps": TRAINING.count_steps(images),
         "tip over training": middle["tip"] / middle["training"],
         "ranking's part of tip": middle["ranking"] / middle["tip"],
         "slice by slice over tip": middle["slice by slice"] / middle["tip"],

@@ -51,7 +51,7 @@ NOISES = {"none": 0.0, "30 dB": 10 ** (-30 / 20), "20 dB": 10 ** (-20 / 20)}
 Row = dict[str, float]
 
 
-def one_image(truth: Tensor, patch: int, gamma: float, noise: float, seed: int) -> Row:
+def measure_image(truth: Tensor, patch: int, gamma: float, noise: float, seed: int) -> Row:
     """Shuffles one image ``[C, H, W]``, lets it be put in order, and compares with the truth."""
     grid = (truth.shape[1] // patch, truth.shape[2] // patch)
     draw = generator(seed, "unshuffle", str(gamma))
@@ -67,14 +67,14 @@ def one_image(truth: Tensor, patch: int, gamma: float, noise: float, seed: int) 
     stages = {"shuffled": seen, "unshuffled": found.image, "in order": noisy}
     return {
         "right": float(right[covered].double().mean()),
-        "adjoin": float(true_seams(shown, covered).double().mean()),
+        "adjoin": float(find_true_seams(shown, covered).double().mean()),
         "confidence": found.confidence,
-        **{name: similarity(image, truth) for name, image in stages.items()},
+        **{name: compute_ssim(image, truth) for name, image in stages.items()},
         "seconds": seconds,
     }
 
 
-def true_seams(shown: Tensor, covered: Tensor) -> Tensor:
+def find_true_seams(shown: Tensor, covered: Tensor) -> Tensor:
     """For every seam that touches a covered cell whether true neighbours meet there."""
     columns = shown.shape[1]
     left, right = shown[:, :-1], shown[:, 1:]
@@ -83,7 +83,7 @@ def true_seams(shown: Tensor, covered: Tensor) -> Tensor:
     return torch.cat([across[covered[:, :-1] | covered[:, 1:]], down[covered[:-1] | covered[1:]]])
 
 
-def similarity(image: Tensor, truth: Tensor) -> float:
+def compute_ssim(image: Tensor, truth: Tensor) -> float:
     return float(ssim(image.clamp(0, 1)[None], truth[None], data_range=1.0))
 
 
@@ -100,13 +100,14 @@ def measure(
         for gamma in gammas:
             print(f"{name}, noise {noise}, gamma {gamma} ...", file=sys.stderr, flush=True)
             rows = [
-                one_image(truth, patch, gamma, NOISES[noise], i) for i, truth in enumerate(truths)
+                measure_image(truth, patch, gamma, NOISES[noise], i)
+                for i, truth in enumerate(truths)
             ]
             found[f"{noise}, {gamma}"] = {key: mean(row[key] for row in rows) for key in rows[0]}
     return found
 
 
-def table(found: dict[str, dict[str, Row]]) -> str:
+def format_results(found: dict[str, dict[str, Row]]) -> str:
     """One line for each kind of noise and gamma."""
     lines = []
     for name, rows in found.items():
@@ -119,7 +120,7 @@ def table(found: dict[str, dict[str, Row]]) -> str:
     return "\n".join(lines[1:])
 
 
-def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     parser.add_argument("--sets", default=",".join(SETS), help="names, joined by commas")
@@ -132,7 +133,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    arguments = parse(argv)
+    arguments = parse_arguments(argv)
     found = {
         name: measure(
             name,
@@ -143,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         for name in arguments.sets.split(",")
     }
-    print(json.dumps(found, indent=2) if arguments.json else table(found))
+    print(json.dumps(found, indent=2) if arguments.json else format_results(found))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from pathlib import Path
 
 import pytest
@@ -98,6 +99,14 @@ def test_every_folder_of_tests_is_about_a_folder_of_code() -> None:
     tested = folders_below(ROOT / "tests", "test_*.py")
     whole_system = {Path(name) for name in WHOLE_SYSTEM}
     assert tested <= library | studies | whole_system | {Path("tools"), Path("benchmarks")}
+
+
+def test_every_shipped_file_of_weights_has_its_tool() -> None:
+    shipped = [*LIBRARY.rglob("*.safetensors"), *(ROOT / "results").rglob("*.safetensors")]
+    text = (ROOT / "tools" / "README.md").read_text(encoding="utf-8")
+    scripts = dict(re.findall(r"^\| `(.+?)` \| `(.+?)` \|", text, re.M))
+    assert {file.relative_to(ROOT).as_posix() for file in shipped} == set(scripts)
+    assert all((ROOT / "tools" / script).is_file() for script in scripts.values())
 
 
 def test_every_tool_has_its_tests() -> None:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from keyhole.attacks.jigsaw.learned.shipped import save_unscrambler
+from keyhole.attacks.jigsaw.learned import save_unscrambler
 from keyhole.errors import KeyholeError
 from keyhole_studies.unscrambler_training import (
     UnscramblerSettings,

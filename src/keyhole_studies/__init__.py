@@ -1,4 +1,4 @@
-"""Studies: the tables and figures of papers, measured anew and shown beside the papers' own."""
+"""Studies: the tables and figures of papers, measured again, beside the papers' own figures."""
 
 from __future__ import annotations
 

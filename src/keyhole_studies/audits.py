@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,8 @@ STAGE_FIELDS = ("batch_size", "victims", "seed", "image_size", "repeats")
 """What a result says of how its clients trained."""
 METRICS = ("ssim", "psnr", "mse", "lpips", "fft2d", "mmd", "mask", "reid", "read")
 """Metrics of an attack that a result holds."""
+READS_MASKS = "-read"
+"""Ends the row names of attacks that read dropout masks off the update."""
 
 
 @dataclass(frozen=True)
@@ -67,23 +69,36 @@ def condense(experiment: AuditExperiment, result: AuditResult) -> dict[str, Any]
         "stage": {field: first.recipe[field] for field in STAGE_FIELDS},
         "device": first.recipe["device"],
         "versions": first.versions,
-        "rows": rows_by_attack(result.findings),
+        "rows": make_rows(result.findings),
     }
 
 
-def rows_by_attack(findings: Sequence[Finding]) -> dict[str, dict[str, Any]]:
+def make_rows(findings: Sequence[Finding]) -> dict[str, dict[str, Any]]:
     """Findings by attack; a second attacker with the same attack is named beside it."""
     rows: dict[str, dict[str, Any]] = {}
     for finding in findings:
-        name = row_name(finding)
+        reads = finding.attack_parameters.get("masks") == "read"
+        name = finding.attack + (READS_MASKS if reads else "")
         rows[f"{name} ({finding.attacker})" if name in rows else name] = make_row(finding)
     return rows
 
 
-def row_name(finding: Finding) -> str:
-    """An attack's name; an attack that reads dropout masks off the update ends in ``-read``."""
-    reads = finding.attack_parameters.get("masks") == "read"
-    return f"{finding.attack}-read" if reads else finding.attack
+def attack_of_row(name: str) -> str:
+    """The attack in the name of a result's row: the inverse of :func:`make_rows`.
+
+    >>> attack_of_row("ig (adaptive)"), attack_of_row("dia-read")
+    ('ig', 'dia')
+    """
+    return name.partition(" (")[0].removesuffix(READS_MASKS)
+
+
+def find_row(result: Mapping[str, Any], attack: str, *, adaptive: bool) -> dict[str, Any] | None:
+    """The row of an attack by an attacker who knows the defense, or by one who does not."""
+    for name, row in result["rows"].items():
+        if attack_of_row(name) == attack and (row["attacker"] == "adaptive") == adaptive:
+            found: dict[str, Any] = row
+            return found
+    return None
 
 
 def make_row(finding: Finding) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import ConfigDict
 
@@ -16,6 +16,9 @@ from keyhole.atomic import check_writable
 from keyhole.auditing import Progress
 from keyhole.spelling import unknown
 from keyhole_studies.result_files import read_result, write_result
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,13 @@ class StudyContext:
     progress: Progress
     victims_at_once: int | None = None
     changes: Mapping[str, Any] = field(default_factory=dict)
+
+
+def name_device(device: torch.device) -> str:
+    """What a result says of where it was computed: the GPU's name, or ``cpu``."""
+    import torch  # studies are listed without it
+
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
 
 
 @dataclass(frozen=True)

@@ -108,7 +108,7 @@ def parse_study(
 def make_experiment(file: CellFile, name: str, kinds: Kinds) -> Experiment:
     """The experiment of one cell; what is wrong with it is said in one line."""
     where = f"cell {name} of study {file.name}"
-    fields = dict(cell_fields(file, name))
+    fields = dict(collect_fields(file, name))
     kind = fields.pop("kind", None)
     if kind not in kinds:
         raise unknown(f"kind of {where}", str(kind), kinds)
@@ -121,25 +121,25 @@ def make_experiment(file: CellFile, name: str, kinds: Kinds) -> Experiment:
         raise BadValue(f"{where}: {place}: {first['msg'].lower()}{got}") from None
 
 
-def cell_fields(file: CellFile, name: str) -> Fields:
+def collect_fields(file: CellFile, name: str) -> Fields:
     """A cell's own fields joined with those of the shared tables that it names."""
     own = dict(file.cells[name])
     like = own.pop("like", [])
     for shared in like:
         if shared not in file.shared:
             raise unknown(f"shared table of cell {name}", str(shared), file.shared)
-    return reduce(join, [*(file.shared[shared] for shared in like), own], {})
+    return reduce(join_tables, [*(file.shared[shared] for shared in like), own], {})
 
 
-def join(fields: Fields, more: Fields) -> dict[str, Any]:
+def join_tables(fields: Fields, more: Fields) -> dict[str, Any]:
     """``fields`` with those of ``more``, tables joined key by key.
 
-    >>> join({"stage": {"model": "mlp", "steps": 1}}, {"stage": {"steps": 4}, "figure": "2"})
+    >>> join_tables({"stage": {"model": "mlp", "steps": 1}}, {"stage": {"steps": 4}, "figure": "2"})
     {'stage': {'model': 'mlp', 'steps': 4}, 'figure': '2'}
     """
     joined = dict(fields)
     for key, value in more.items():
         before = joined.get(key)
         both = isinstance(before, Mapping) and isinstance(value, Mapping)
-        joined[key] = join(before, value) if both else value  # type: ignore[arg-type]
+        joined[key] = join_tables(before, value) if both else value  # type: ignore[arg-type]
     return joined

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from keyhole.cli.shared import DataDir, Device, Json, read_victims_at_once
+from keyhole.cli import DataDir, Device, Json, read_victims_at_once
 from keyhole_studies import STUDIES
 
 

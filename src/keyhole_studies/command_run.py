@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.atomic import check_writable
-from keyhole.cli.progress import show_progress
+from keyhole.cli import show_progress
 from keyhole.errors import BadValue
 from keyhole.terminal import log, say_json, say_unwrapped
 from keyhole_studies import load_study
@@ -18,8 +18,8 @@ from keyhole_studies.show import (
     format_list,
     format_study,
     list_experiments,
+    make_result_rows,
     require_results,
-    result_rows,
 )
 
 
@@ -88,7 +88,7 @@ def print_list(study: Study, listed: list[dict[str, Any]], *, as_json: bool) -> 
 
 def print_results(study: Study, folder: Path, *, as_json: bool) -> None:
     if as_json:
-        say_json({"study": study.name, "rows": result_rows(study, folder)})
+        say_json({"study": study.name, "rows": make_result_rows(study, folder)})
         return
     for line in format_study(study, folder):
         say_unwrapped(line)

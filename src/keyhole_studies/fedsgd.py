@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining, RoundClient, augment_images
-from keyhole.federation.backends.cuda_graph import GraphedModel
+from keyhole.federation.backends import GraphedModel
 from keyhole.seeds import derive, generator
 
 
@@ -74,7 +74,7 @@ class SeparateBatchNorm(TorchFunctionMode):
 class FedSgd:
     """Every round is one step of the server by the mean gradient of all clients.
 
-    Defenses on images act in each client, on all of its images anew every epoch. Other defenses,
+    Defenses on images act in each client, on all of its images in every epoch. Other defenses,
     and clients with different numbers of images, are refused: here no client has an update of its
     own.
 
@@ -116,7 +116,7 @@ class FedSgd:
         """Trains up to a round, and yields the number of each.
 
         The model gets its weights when the iteration ends, or is left. Every client goes through
-        its images in an order of its own, anew every epoch; those that fill no batch are left out.
+        its images in a new order of its own in every epoch; those that fill no batch are left out.
 
         Args:
             last: The round, from 1.

@@ -25,15 +25,15 @@ class ResidentData:
 
     Args:
         data: The images to train on, and perhaps others.
-        train: Indices of the images to train on.
+        train_indices: Indices of the images to train on.
         test: The images to test on, and perhaps others; may be ``data`` itself.
-        tested: Indices of the images to test on.
+        test_indices: Indices of the images to test on.
     """
 
     data: ImageSet
-    train: list[int]
+    train_indices: list[int]
     test: ImageSet
-    tested: list[int]
+    test_indices: list[int]
 
 
 @lru_cache(maxsize=1)
@@ -90,13 +90,13 @@ def measure_accuracy(
     model.eval()
     side = ClientSide(generator(seed, "evaluation"))
     right = 0
-    for images, labels in evaluation_batches(data, indices, next(model.parameters())):
+    for images, labels in iterate_batches(data, indices, next(model.parameters())):
         shown = images if defense is None else defense.on_images(images, side)
         right += int((model(data.normalise(shown)).argmax(1) == labels).sum())
     return right / len(indices)
 
 
-def evaluation_batches(
+def iterate_batches(
     data: ImageSet, indices: Sequence[int], like: Tensor, size: int = EVALUATED_AT_ONCE
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Images ``[n, C, H, W]`` in [0, 1] and labels ``[n]`` in order, as ``like`` is placed."""

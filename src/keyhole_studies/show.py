@@ -18,7 +18,7 @@ HEAD = ("piece", "attack", "images", "paper", *METRICS.values(), "steps")
 WIDTHS = (22, 12, *(7 for _ in HEAD[2:]))
 
 
-def result_rows(study: Study, results: Path) -> list[dict[str, Any]]:
+def make_result_rows(study: Study, results: Path) -> list[dict[str, Any]]:
     """One row per attack and experiment that was run or that the paper reports."""
     rows = []
     for experiment in study.experiments:
@@ -26,14 +26,14 @@ def result_rows(study: Study, results: Path) -> list[dict[str, Any]]:
         if result is None:
             continue
         if not isinstance(experiment, AuditExperiment):
-            rows.append(whole_row(experiment, result))
+            rows.append(make_experiment_row(experiment, result))
             continue
         for attack in dict.fromkeys([*result["rows"], *experiment.paper]):
-            rows.append(attack_row(experiment, attack, result))
+            rows.append(make_attack_row(experiment, attack, result))
     return rows
 
 
-def whole_row(experiment: Experiment, result: dict[str, Any]) -> dict[str, Any]:
+def make_experiment_row(experiment: Experiment, result: dict[str, Any]) -> dict[str, Any]:
     """The row of an experiment that is no audit."""
     return {
         "piece": experiment.name,
@@ -43,7 +43,7 @@ def whole_row(experiment: Experiment, result: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def attack_row(experiment: Experiment, attack: str, result: dict[str, Any]) -> dict[str, Any]:
+def make_attack_row(experiment: Experiment, attack: str, result: dict[str, Any]) -> dict[str, Any]:
     """The row of one attack of an audit, which may not have been run."""
     row = result["rows"].get(attack)
     metrics = {} if row is None else {n: m["mean"] for n, m in row["metrics"].items()}
@@ -66,11 +66,11 @@ def format_study(study: Study, results: Path) -> Iterator[str]:
         yield from study.format_tables(study, results)
         return
     yield f"{study.paper}: mean over images, ours beside the paper's"
-    rows = list(attack_cells(result_rows(study, results)))
+    rows = list(format_attacks(make_result_rows(study, results)))
     yield from format_table("", HEAD, rows, left=2, widths=WIDTHS, indent="", gap=" ")
 
 
-def attack_cells(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+def format_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
     """Rows as cells; an experiment is named in its first row only."""
     before = ""
     for row in rows:

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from keyhole_studies.base import Study
+from keyhole_studies.result_files import Results, read_results
 
 Cell = float | str | None
 """A text, a number that is shown with one digit, or nothing."""
+
+
+def combine_tables(
+    *tables: Callable[[Study, Results], Iterator[str]],
+) -> Callable[[Study, Path], Iterator[str]]:
+    """What writes a study's tables below each other, without those of which nothing was measured.
+
+    Args:
+        tables: Each writes one table, or several, of a study and its results.
+    """
+
+    def format_tables(study: Study, results: Path) -> Iterator[str]:
+        yield f"{study.paper}: ours (the paper's)"
+        found = read_results(results, [experiment.name for experiment in study.experiments])
+        for format_one in tables:
+            yield from format_one(study, found)
+
+    return format_tables
 
 
 def format_table(

@@ -10,7 +10,7 @@ import torch
 from keyhole.auditing import AuditResult, Plan, Stage, run_plan
 from keyhole.auditing.explanations import SHOWN
 from keyhole.auditing.labels import label_defense
-from keyhole.metrics.heatmaps import overlay
+from keyhole.metrics import overlay_heat_maps
 from keyhole.report import render, view
 
 DEFENSES = ("none", "dp", "tip(beta=0.05)")
@@ -42,7 +42,7 @@ def test_overlays_of_early_clients_are_kept(result: AuditResult) -> None:
         assert pictures["heat"].dtype == torch.uint8
         assert torch.equal(pictures["plain"], kept[0]["plain"])
     images = kept[0]["plain"] / 255
-    cold = overlay(images, torch.zeros(SHOWN, 25, 25))
+    cold = overlay_heat_maps(images, torch.zeros(SHOWN, 25, 25))
     assert not torch.equal(kept[0]["heat"], cold)
     assert not torch.equal(kept[0]["heat"], kept[1]["heat"])
 

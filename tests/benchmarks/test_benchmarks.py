@@ -59,7 +59,7 @@ def test_contenders_step_on_the_same_clients(attack: str) -> None:
     case = contenders.Case("vit-small", attack, "cpu", "float32", 2)
     for make in (contenders.KeyholeEngine, contenders.PlainLoop):
         contender = make(case)
-        seconds, count = contenders.timed(contender, 1, 0.0, "cpu")
+        seconds, count = contenders.time_iterations(contender, 1, 0.0, "cpu")
         assert (seconds > 0, count) == (True, 1)
 
 
@@ -83,9 +83,9 @@ def test_flowers_side_of_the_federation() -> None:
     rounds = load_script("benchmarks/flower_rounds.py")
     federation = load_script("benchmarks/federation.py")
     plan = federation.TrainingPlan(model="mlp", clients=2, images=2, batch_size=1)
-    assert rounds.client_of(plan) is not None
+    assert rounds.make_client_app(plan) is not None
     assert set(rounds.FlowerRounds(plan, grid=None).weights()) == set(
-        rounds.federation_of(plan).model.state_dict()
+        rounds.load_federation(plan).model.state_dict()
     )
 
 

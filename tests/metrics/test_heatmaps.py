@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
 from keyhole.errors import DoesNotFit
-from keyhole.metrics.heatmaps import CAP, jet, overlay, similarity, to_grey
+from keyhole.metrics.heatmaps import CAP, jet, overlay_heat_maps, similarity, to_grey
 
 
 def pictures(seed: int, count: int = 3, side: int = 16) -> torch.Tensor:
@@ -34,7 +34,7 @@ def test_an_overlay_is_half_image_half_heat() -> None:
     images[1] = 1.0
     maps = torch.zeros(2, 4, 5)
     maps[:, 0, 0] = 1.0
-    found = overlay(images, maps)
+    found = overlay_heat_maps(images, maps)
     assert found.dtype == torch.uint8
     assert found[0, :, 0, 0].tolist() == [64, 0, 0]
     assert found[0, :, 3, 4].tolist() == [0, 0, 64]
@@ -45,7 +45,9 @@ def test_an_overlay_is_half_image_half_heat() -> None:
 def test_grey_images_are_laid_under_all_colours() -> None:
     image = torch.rand(1, 1, 6, 6)
     maps = torch.rand(1, 6, 6)
-    assert torch.equal(overlay(image, maps), overlay(image.expand(-1, 3, -1, -1), maps))
+    assert torch.equal(
+        overlay_heat_maps(image, maps), overlay_heat_maps(image.expand(-1, 3, -1, -1), maps)
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_grey_images_are_laid_under_all_colours() -> None:
 )
 def test_maps_of_other_images_are_refused(images: tuple[int, ...], maps: tuple[int, ...]) -> None:
     with pytest.raises(DoesNotFit, match="do not fit images"):
-        overlay(torch.rand(images), torch.rand(maps))
+        overlay_heat_maps(torch.rand(images), torch.rand(maps))
 
 
 def test_the_measures_are_those_of_scikit_image_on_0_to_255() -> None:

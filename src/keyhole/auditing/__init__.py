@@ -9,7 +9,7 @@ from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
     from keyhole.auditing.comparison import Comparison, compare_results
-    from keyhole.auditing.finding import Finding
+    from keyhole.auditing.finding import Finding, read_versions
     from keyhole.auditing.gradient_search import GradientAttackResult
     from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
     from keyhole.auditing.launch import audit, run_plan
@@ -42,6 +42,7 @@ __all__ = [
     "infer_membership",
     "load_result",
     "read_plan",
+    "read_versions",
     "result_schema",
     "run_plan",
     "tour",

@@ -10,7 +10,7 @@ from keyhole.auditing.attack_setting import AttackSetting
 from keyhole.auditing.pictures import to_bytes
 from keyhole.defenses import Defense, NoDefense
 from keyhole.errors import DoesNotFit
-from keyhole.metrics.heatmaps import overlay
+from keyhole.metrics import overlay_heat_maps
 from keyhole.models.channel_importance import convolutions
 from keyhole.models.gradcam import heat_maps
 from keyhole.update import Update
@@ -42,7 +42,7 @@ def draw_heat_maps(
             )
         except DoesNotFit:  # its convolutions' maps are of one place
             return {}
-        pictures[f"heat.{victim:04d}"] = overlay(images, maps)[0].cpu()
+        pictures[f"heat.{victim:04d}"] = overlay_heat_maps(images, maps)[0].cpu()
         pictures[f"plain.{victim:04d}"] = to_bytes(images[0])
     return pictures
 

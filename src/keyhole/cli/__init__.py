@@ -1,12 +1,24 @@
-"""The command line: parses, calls, prints. Nothing heavy is imported before it is needed."""
+"""The command line: parses, calls, prints. Nothing heavy is imported before it is needed.
+
+Besides ``main``, the public names are for commands that other packages add (``keyhole.commands``):
+options that several commands share, and the display of progress.
+"""
 
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from keyhole.interrupts import INTERRUPTS
+from keyhole.lazy import import_on_demand
 
-__all__ = ["main"]
+if TYPE_CHECKING:
+    from keyhole.cli.progress import show_progress
+    from keyhole.cli.shared import DataDir, Device, Json, read_victims_at_once
+
+__all__ = ["DataDir", "Device", "Json", "main", "read_victims_at_once", "show_progress"]
+
+__getattr__, __dir__ = import_on_demand(__name__)
 
 
 def main() -> None:

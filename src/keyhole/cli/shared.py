@@ -32,7 +32,11 @@ Std = Annotated[
 
 
 def read_victims_at_once(text: str) -> int | None:
-    """How many victims share the device: a number, or None for as many as fit."""
+    """How many victims share the device: a number, or None for as many as fit.
+
+    Args:
+        text: ``auto``, or a number.
+    """
     if text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:

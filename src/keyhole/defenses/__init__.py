@@ -5,6 +5,7 @@ from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
 from keyhole.defenses.calibrated import (
     CalibratedNoise,
     expected_noise_norm,
+    keep_parameters,
     match_budget,
     match_noise_norm,
 )
@@ -26,6 +27,12 @@ from keyhole.defenses.mjp import Mjp
 from keyhole.defenses.noise_model import Noise, uniform_noise
 from keyhole.defenses.none import NoDefense
 from keyhole.defenses.pruning import Pruning
+from keyhole.defenses.regions import (
+    compute_region_variances,
+    find_sensitive_regions,
+    region_side,
+    split_into_zones,
+)
 from keyhole.defenses.tip import Tip
 from keyhole.registry import Registry
 
@@ -61,8 +68,13 @@ __all__ = [
     "Pruning",
     "Telemetry",
     "Tip",
+    "compute_region_variances",
     "expected_noise_norm",
+    "find_sensitive_regions",
+    "keep_parameters",
     "match_budget",
     "match_noise_norm",
+    "region_side",
+    "split_into_zones",
     "uniform_noise",
 ]

@@ -87,7 +87,12 @@ class CalibratedNoise(Defense):
 
 
 def keep_parameters(update: Update, model: nn.Module) -> Update:
-    """The part of an update that belongs to parameters, not to buffers."""
+    """The part of an update that belongs to parameters, without buffers.
+
+    Args:
+        update: The update.
+        model: The model that it is an update of.
+    """
     own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
     return dataclasses.replace(update, change={n: t for n, t in update.change.items() if n in own})
 

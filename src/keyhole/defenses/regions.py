@@ -21,6 +21,10 @@ EXACT = 2**24
 def region_side(height: int, width: int) -> int:
     """S = 2^ceil(log2(sqrt(max(H, W)))), eq. 1.
 
+    Args:
+        height: H, in pixels.
+        width: W, in pixels.
+
     >>> [region_side(side, side) for side in (28, 32, 64, 112, 224)]
     [8, 8, 8, 16, 16]
     """
@@ -76,6 +80,11 @@ def split_into_zones(height: int, width: int, block: int | None = None) -> tuple
 
     In a partial region, the block is the greatest power of two up to that size which divides both
     of the region's sides.
+
+    Args:
+        height: Of the image, in pixels.
+        width: Of the image, in pixels.
+        block: The side of every block, in pixels; None: two sizes.
     """
     side = region_side(height, width)
     nominal = (max(1, side // 4), max(1, side // 2)) if block is None else (block, block)
@@ -103,13 +112,16 @@ def find_block_side(tall: int, wide: int, most: int) -> int:
 
 
 def compute_region_variances(images: Tensor) -> Tensor:
-    """Region variances of ``images [B, C, H, W]``, float64 ``[B, rows, columns]``, eq. 2.
+    """Region variances, float64 ``[B, rows, columns]``, eq. 2.
 
     In squared grey levels: floats in [0, 1] are rounded to 8 bits per pixel. Sums are exact in
 
         RV = 1/C sum_c (n sum x^2 - (sum x)^2) / n^2,
 
     so that the order of the pixels does not change a bit of it.
+
+    Args:
+        images: ``[B, C, H, W]``.
     """
     height, width = images.shape[-2:]
     levels = to_grey_levels(images)
@@ -155,6 +167,9 @@ def find_sensitive_regions(images: Tensor) -> Tensor:
     """Which regions get the finer blocks: above the image's median variance, eq. 3.
 
     bool ``[B, rows, columns]``; ties are not above.
+
+    Args:
+        images: ``[B, C, H, W]``.
     """
     spread = compute_region_variances(images)
     ranked = spread.flatten(1).sort(1).values

@@ -4,6 +4,7 @@ from keyhole.metrics.assignment import assign_reconstructions
 from keyhole.metrics.baselines import mean_images, nearest_public_images, noise_images
 from keyhole.metrics.builtin import METRICS
 from keyhole.metrics.gallery import reidentify
+from keyhole.metrics.heatmaps import compare_heat_maps, overlay_heat_maps
 from keyhole.metrics.image import fft2d, mse, psnr, ssim
 from keyhole.metrics.masks import mask_distances
 from keyhole.metrics.metric import ImageMetric, Metric
@@ -18,6 +19,7 @@ __all__ = [
     "Summary",
     "assign_reconstructions",
     "choose_metrics",
+    "compare_heat_maps",
     "fft2d",
     "lpips",
     "mask_distances",
@@ -25,6 +27,7 @@ __all__ = [
     "mse",
     "nearest_public_images",
     "noise_images",
+    "overlay_heat_maps",
     "psnr",
     "reidentify",
     "ssim",

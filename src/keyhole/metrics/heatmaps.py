@@ -31,10 +31,12 @@ def jet(heat: Tensor) -> Tensor:
     return (1.5 - (4 * heat[:, None] - centres).abs()).clamp(0, 1)
 
 
-def overlay(images: Tensor, maps: Tensor) -> Tensor:
-    """Blends coloured heat maps ``[n, H, W]`` with images ``[n, 1 or 3, H, W]`` in [0, 1].
+def overlay_heat_maps(images: Tensor, maps: Tensor) -> Tensor:
+    """Blends coloured heat maps with the images that they explain: uint8 ``[n, 3, H, W]``.
 
-    Returns uint8 ``[n, 3, H, W]``.
+    Args:
+        images: ``[n, 1 or 3, H, W]`` in [0, 1].
+        maps: ``[n, H, W]`` in [0, 1].
     """
     fits = images.ndim == 4 and images.shape[1] in (1, 3)
     if not fits or maps.shape != images[:, 0].shape:
@@ -49,6 +51,20 @@ def overlay(images: Tensor, maps: Tensor) -> Tensor:
 def to_grey(maps: Tensor) -> Tensor:
     """Heat maps ``[n, H, W]`` in [0, 1] as grey images ``[n, 1, H, W]`` from 0 to 255."""
     return PEAK * maps[:, None]
+
+
+def compare_heat_maps(images: Tensor, clean: Tensor, other: Tensor) -> dict[str, dict[str, Tensor]]:
+    """``mse``, ``psnr`` and ``ssim``, ``[n]`` each, of ``overlay`` (on the image) and bare ``map``.
+
+    Args:
+        images: The images that the maps explain, ``[n, 1 or 3, H, W]`` in [0, 1].
+        clean: Heat maps ``[n, H, W]`` in [0, 1].
+        other: The heat maps that are compared with them.
+    """
+    return {
+        "overlay": similarity(overlay_heat_maps(images, clean), overlay_heat_maps(images, other)),
+        "map": similarity(to_grey(clean), to_grey(other)),
+    }
 
 
 def similarity(clean: Tensor, other: Tensor) -> dict[str, Tensor]:

@@ -13,9 +13,12 @@ from torch import nn
 from keyhole.data.image_set import Size, parse_size
 from keyhole.errors import DoesNotFit, KeyholeError, one_line
 from keyhole.models import external
+from keyhole.models.gradcam import heat_maps
+from keyhole.models.jigsaw import Jigsaw
 from keyhole.models.lenet import lenet, wide_lenet
 from keyhole.models.mlp import mlp
 from keyhole.models.private import private_model
+from keyhole.models.puzzle import Puzzle, PuzzleRules, apply_puzzle, draw_random_puzzle
 from keyhole.models.resnet import resnet18
 from keyhole.models.vit_small import SmallViT
 from keyhole.models.weights import load_weights
@@ -29,7 +32,13 @@ __all__ = [
     "PLUGINS",
     "USER_MODEL",
     "Architecture",
+    "Jigsaw",
+    "Puzzle",
+    "PuzzleRules",
+    "apply_puzzle",
     "build",
+    "draw_random_puzzle",
+    "heat_maps",
     "is_user_model",
     "load_weights",
 ]

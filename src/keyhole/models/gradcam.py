@@ -21,15 +21,21 @@ def heat_maps(
     layer: str | None = None,
     change: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
-    """Returns Grad-CAM (Selvaraju et al. 2017) of inputs ``[n, C, H, W]``: ``[n, H, W]`` in [0, 1].
+    """Returns Grad-CAM (Selvaraju et al. 2017) of inputs: ``[n, H, W]`` in [0, 1].
 
         ReLU(sum over k of alpha_k H_k),  alpha_k = mean over places of d y_c / d H_k,
 
-    where H is the output of ``layer`` (None means :func:`last_convolution`) and y_c the logit of
-    the label. The map is interpolated to the input's size (bilinear) and divided by its greatest
-    value; a map without heat stays zero. The model is run in evaluation mode, with weights
-    ``w + change`` if ``change`` is given, and is itself not changed. The graph begins at the
-    layer's output: one backward pass from the logits to it serves a whole batch.
+    where H is the output of a layer and y_c the logit of the label. The map is interpolated to the
+    input's size (bilinear) and divided by its greatest value; a map without heat stays zero. The
+    graph begins at the layer's output: one backward pass from the logits to it serves a whole
+    batch.
+
+    Args:
+        model: Run in evaluation mode, and not changed.
+        inputs: ``[n, C, H, W]``, normalised.
+        labels: The classes to explain, ``[n]``.
+        layer: The layer's name; None means :func:`last_convolution`.
+        change: Added to the model's weights, by name; None means that nothing is added.
 
     >>> net = nn.Sequential(nn.Conv2d(1, 1, 1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     >>> image = torch.tensor([[[[0.0, 1.0], [2.0, 4.0]]]])

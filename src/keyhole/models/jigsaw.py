@@ -27,7 +27,12 @@ CHILD_NAME = "puzzle"
 
 
 class Jigsaw(nn.Module):
-    """The first base class of a model with a puzzle: see the module's text."""
+    """The first base class of a model with a puzzle, which :func:`add_puzzle` makes.
+
+    Args:
+        *args: Those of the model's own class.
+        **kwargs: Likewise.
+    """
 
     puzzle: PuzzleModule
 
@@ -40,7 +45,11 @@ class Jigsaw(nn.Module):
 
     @contextmanager
     def use_puzzle(self, puzzle: Puzzle | None) -> Iterator[None]:
-        """Turns every batch inside the block into ``puzzle``, in evaluation as well."""
+        """Turns every batch inside the block into ``puzzle``, in evaluation as well.
+
+        Args:
+            puzzle: The puzzle of each image of a batch; None means that the model draws them.
+        """
         before, self.puzzle.fixed_puzzle = self.puzzle.fixed_puzzle, puzzle
         try:
             yield

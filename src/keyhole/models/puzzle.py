@@ -42,7 +42,11 @@ class PuzzleRules:
         return not (self.pixels or self.gamma) or not self.share
 
     def grid(self, images: Tensor) -> Grid:
-        """Returns the rows and columns of patches in ``images [..., H, W]``."""
+        """Returns the rows and columns of patches in images.
+
+        Args:
+            images: ``[..., H, W]``.
+        """
         (height, width), (tall, wide) = images.shape[-2:], self.patch
         if height % tall or width % wide:
             raise DoesNotFit(
@@ -115,7 +119,14 @@ def draw_random_puzzle(
     *,
     pool: PuzzlePool | None = None,
 ) -> Puzzle:
-    """Draws random puzzles from ``generator``, or takes them from ``pool``."""
+    """Draws a random puzzle for each image.
+
+    Args:
+        images: ``[B, C, H, W]``.
+        rules: How puzzles are drawn.
+        generator: Draws them; None means torch's global generator.
+        pool: Where they are taken from instead of being drawn.
+    """
     if rules.share < 1 and float(torch.rand((), generator=generator)) >= rules.share:
         return solved_puzzle(images, rules)
     grid = rules.grid(images)
@@ -163,7 +174,13 @@ def random_orders(moved: Tensor, generator: torch.Generator | None = None) -> Te
 
 
 def apply_puzzle(images: Tensor, puzzle: Puzzle, rules: PuzzleRules) -> Tensor:
-    """Returns the shuffled images ``[B, C, H, W]`` that the network sees."""
+    """Returns the shuffled images ``[B, C, H, W]`` that the network sees.
+
+    Args:
+        images: ``[B, C, H, W]``.
+        puzzle: The puzzle of each image.
+        rules: The rules by which it was drawn.
+    """
     if puzzle.order is None:
         return images
     grid = rules.grid(images)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from keyhole.auditing import MembershipPlan, infer_membership
 from keyhole.defenses import DEFENSES
 from keyhole.device import find_device
-from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.csvar.training import FedSgdSettings, train_clients
 
 
@@ -52,7 +50,7 @@ class AccuracyExperiment(Experiment):
             "data": self.data,
             "defense": self.defense,
             "seed": study.seed,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "device": name_device(device),
             **facts,
         }
 
@@ -79,8 +77,7 @@ class MembershipExperiment(Experiment):
             device=device,
             progress=context.progress,
         )
-        name = torch.cuda.get_device_name() if device.type == "cuda" else "cpu"
-        return {"piece": self.name, "device": name, **found.to_json()}
+        return {"piece": self.name, "device": name_device(device), **found.to_json()}
 
     def describe(self) -> dict[str, Any]:
         plan = self.plan

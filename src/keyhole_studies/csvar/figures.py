@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
-from keyhole.attacks.jigsaw.undo import undo
+from keyhole.attacks import UndoneInterception
 from keyhole.data import load
-from keyhole.defenses import ClientSide, Csvar, Defense, ImageNoise, PixelNoise
+from keyhole.defenses import ClientSide, Csvar, Defense, ImageNoise
 from keyhole.seeds import generator
+from keyhole.threat import Knowledge, Server
+from keyhole.update import Update
 from keyhole_studies.base import Study
 from keyhole_studies.csvar.experiments import MembershipExperiment
 from keyhole_studies.csvar.generation import GanExperiment
@@ -36,18 +38,18 @@ Drawing = tuple[str, np.ndarray[Any, Any]]
 
 def draw_figures(study: Study, results: Path, folder: Path) -> list[Path]:
     """Draws all figures of which the material is at hand; returns their paths."""
-    made = [
+    paths = [
         draw_shuffle(load_photos(224)[0], folder / "figure-4-how-it-works.png"),
         draw_block_sizes(folder / "figure-3-block-sizes.png"),
         *(draw_seen(side, folder / f"figure-5-{side}px.png") for side in (224, 32)),
     ]
     if drawings := list(read_drawings(study, results)):
-        made.append(draw_drawings(drawings, folder / "figure-6-drawn-by-a-gan.png"))
-    for name, read in (("overfitting", lines_by_epoch), ("membership", lines_by_defense)):
+        paths.append(draw_drawings(drawings, folder / "figure-6-drawn-by-a-gan.png"))
+    for name, read in (("overfitting", read_lines_by_epoch), ("membership", read_lines_by_defense)):
         lines = list(read(study, results))
         if lines:
-            made.append(draw_roc(lines, folder / f"figure-{name}.png"))
-    return made
+            paths.append(draw_roc(lines, folder / f"figure-{name}.png"))
+    return paths
 
 
 def read_drawings(study: Study, results: Path) -> Iterator[Drawing]:
@@ -102,12 +104,28 @@ def draw_seen(side: int, path: Path) -> Path:
     for defense, words in zip(defenses, ("noise", "CSVAR"), strict=True):
         client = ClientSide(generator(0, "figure"))
         versions = [defense.on_images(images, client) for _ in range(VERSIONS)]
-        change = defense.image_change()
         columns[words] = list(versions[-1])
-        columns[f"{words}, undone"] = list(undo(change, versions[-1:]).images)
-        if isinstance(change, PixelNoise):  # shuffled versions show the same blocks again
-            columns["five versions"] = list(undo(change, versions).images)
+        columns[f"{words}, undone"] = list(undo_defense(defense, versions[-1:]))
+        if isinstance(defense, ImageNoise):  # shuffled versions show the same blocks again
+            columns["five versions"] = list(undo_defense(defense, versions))
     return draw_comparison(columns, path)
+
+
+def undo_defense(defense: Defense, versions: Sequence[Tensor]) -> Tensor:
+    """What an attacker who knows the defense makes of versions of images seen on their way."""
+    channels, height, width = versions[0].shape[1:]
+    knowledge = Knowledge(
+        shape=(channels, height, width),
+        classes=1,
+        mean=(0.0,) * channels,
+        std=(1.0,) * channels,
+        intercepted=tuple(versions),
+        defense=defense,
+    )
+    observation = Server(nn.Identity()).receive(Update({}), knowledge)
+    images = UndoneInterception()(observation).images
+    assert images is not None
+    return images
 
 
 def defend(defense: Defense, images: Tensor) -> Tensor:
@@ -115,7 +133,7 @@ def defend(defense: Defense, images: Tensor) -> Tensor:
     return defense.on_images(images, ClientSide(generator(0, "figure")))
 
 
-def lines_by_epoch(study: Study, results: Path) -> Iterator[Line]:
+def read_lines_by_epoch(study: Study, results: Path) -> Iterator[Line]:
     """Figure 1: one line per epoch."""
     for experiment in study.experiments:
         found = read_result(results, experiment.name) if experiment.group == "figure-1" else None
@@ -124,7 +142,7 @@ def lines_by_epoch(study: Study, results: Path) -> Iterator[Line]:
             yield f"{trial['epochs']} epochs, AUC {one['auc']:.2f}", one["roc"]
 
 
-def lines_by_defense(study: Study, results: Path) -> Iterator[Line]:
+def read_lines_by_defense(study: Study, results: Path) -> Iterator[Line]:
     """Figure 7: for each defense the loss as in the paper, and the worst attacker."""
     for experiment in study.experiments:
         if not isinstance(experiment, MembershipExperiment) or experiment.group != "figure-7":
@@ -152,17 +170,20 @@ def draw_roc(lines: list[Line], path: Path) -> Path:
             rates = torch.tensor(points, dtype=torch.double)
             for axes in (plain, low):
                 axes.plot(rates[:, 0], rates[:, 1], label=words, **style)
-        finish(plain, lambda axes: axes.legend(frameon=False, fontsize=6.5, loc="lower right"))
-        finish(low, lambda axes: (axes.set_xscale("log"), axes.set_yscale("log")))
+        label_axes(plain)
+        label_axes(low)
+        plain.legend(frameon=False, fontsize=6.5, loc="lower right")
+        low.set_xscale("log")
+        low.set_yscale("log")
         low.set_xlim(1e-3, 1)
         low.set_ylim(1e-3, 1)
 
     return save_png(draw, path, size=(9, 4.2))
 
 
-def finish(axes: Any, more: Callable[[Any], object]) -> None:
+def label_axes(axes: Any) -> None:
+    """Names the axes and draws the line of guessing."""
     axes.plot([0, 1], [0, 1], color=GREY, linewidth=0.8)
     axes.set_xlabel("non-members taken for members")
     axes.set_ylabel("members found")
     axes.spines[["top", "right"]].set_visible(False)
-    more(axes)

@@ -15,7 +15,6 @@ from PIL import Image
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES
@@ -26,6 +25,7 @@ from keyhole.seeds import derive, generator, seeded_globally
 from keyhole_studies.base import Experiment, Study, StudyContext
 from keyhole_studies.csvar.generated import judge_generated
 from keyhole_studies.hitaj import Hitaj, Infiltration, make_differentiable
+from keyhole_studies.training import take_step
 
 NETWORK = "keyhole.models.shallow_convnet:shallow_convnet"
 GENERATED = 64
@@ -79,12 +79,12 @@ class GanExperiment(Experiment):
         setup, seed, device = self.setup, study.seed, find_device(context.device)
         data = load(setup.data, image_size=setup.size, data_dir=context.data_dir)
         held, spare = split_by_class(data, setup, seed)
-        game = self.make_game(data, held, spare, seed, device)
+        infiltration = self.make_infiltration(data, held, spare, seed, device)
         accuracy = 0.0
-        for seen in game.run_rounds():
-            context.progress.show(f"{self.name}: round {seen.number} of {setup.attack.rounds}")
-            accuracy = seen.accuracy
-        found = game.draw_final(GENERATED)
+        for done in infiltration.run_rounds():
+            context.progress.show(f"{self.name}: round {done.number} of {setup.attack.rounds}")
+            accuracy = done.accuracy
+        found = infiltration.draw_final(GENERATED)
         classifier, right = train_classifier(data, held, spare, seed)
         target = setup.attack.target
         others = [i for c in range(len(data.classes)) if c != target for i in held[c][:OTHERS]]
@@ -111,7 +111,7 @@ class GanExperiment(Experiment):
             "drawn": base64.b64encode(drawn.read_bytes()).decode(),
         }
 
-    def make_game(
+    def make_infiltration(
         self,
         data: ImageSet,
         held: list[list[int]],
@@ -185,10 +185,7 @@ def train_classifier(
         optimiser = torch.optim.Adam(network.parameters(), lr=1e-3)
         for _ in range(max(300, 6 * len(indices) // 32)):
             some = torch.randint(len(indices), (32,))
-            loss = F.cross_entropy(network(add_noise(images[some])), labels[some])
-            optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimiser.step()
+            take_step(network, add_noise(images[some]), labels[some], optimiser)
     with torch.no_grad():
         guessed = network(data.images(tested)).argmax(1)
     return network, float((guessed == data.labels[tested]).double().mean())

@@ -13,50 +13,52 @@ SMALL = 64
 """The first layer does not halve images of fewer pixels per side."""
 
 
-def resnet(classes: int, channels: int) -> nn.Module:
+def build_resnet(classes: int, channels: int) -> nn.Module:
     """ResNet-50, 23.5 million weights."""
     import timm
 
-    made: nn.Module = timm.create_model("resnet50", num_classes=classes, in_chans=channels)
-    return made
+    network: nn.Module = timm.create_model("resnet50", num_classes=classes, in_chans=channels)
+    return network
 
 
-def mobilenet(classes: int, channels: int) -> nn.Module:
+def build_mobilenet(classes: int, channels: int) -> nn.Module:
     """MobileNet v1, 3.2 million weights without the paper's classifier of 1,000 classes."""
     import timm
 
-    made: nn.Module = timm.create_model("mobilenetv1_100", num_classes=classes, in_chans=channels)
+    network: nn.Module = timm.create_model(
+        "mobilenetv1_100", num_classes=classes, in_chans=channels
+    )
     # timm draws it for a thousand classes; for ten, logits would begin ten times larger.
-    head = made.get_submodule("classifier")
+    head = network.get_submodule("classifier")
     assert isinstance(head, nn.Linear)
     head.reset_parameters()
-    return made
+    return network
 
 
-def shufflenet(classes: int, channels: int) -> nn.Module:
+def build_shufflenet(classes: int, channels: int) -> nn.Module:
     """ShuffleNet v2, 1.3 million weights."""
     from torchvision.models import shufflenet_v2_x1_0
 
-    made: nn.Module = shufflenet_v2_x1_0(num_classes=classes)
+    network: nn.Module = shufflenet_v2_x1_0(num_classes=classes)
     if channels != 3:
-        stem = made.get_submodule("conv1")
+        stem = network.get_submodule("conv1")
         assert isinstance(stem, nn.Sequential)
         stem[0] = nn.Conv2d(channels, 24, 3, stride=2, padding=1, bias=False)
-    return made
+    return network
 
 
 NETWORKS: dict[str, Callable[[int, int], nn.Module]] = {
-    "resnet": resnet,
-    "shufflenet": shufflenet,
-    "mobilenet": mobilenet,
+    "resnet": build_resnet,
+    "shufflenet": build_shufflenet,
+    "mobilenet": build_mobilenet,
 }
 
 
 def build_network(name: str, *, classes: int, channels: int, size: Size, seed: int) -> nn.Module:
     """Builds a network, its weights drawn by ``seed``, its stem fitted to ``size``."""
     with seeded_globally(derive(seed, "model")):
-        made = NETWORKS[name](classes, channels)
+        network = NETWORKS[name](classes, channels)
     if min(size) < SMALL:
-        first = next(m for m in made.modules() if isinstance(m, nn.Conv2d))
+        first = next(m for m in network.modules() if isinstance(m, nn.Conv2d))
         first.stride = (1, 1)
-    return made
+    return network

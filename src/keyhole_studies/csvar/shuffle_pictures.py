@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from keyhole.defenses import Csvar
-from keyhole.defenses.regions import (
+from keyhole.defenses import (
+    Csvar,
     compute_region_variances,
     find_sensitive_regions,
     region_side,
@@ -50,7 +50,7 @@ def draw_shuffle(image: Tensor, path: Path, *, defense: Csvar | None = None, see
         show_image(panels[0], image)
         panels[1].imshow(spread.sqrt().numpy(), cmap=HEAT)
         show_image(panels[2], image)
-        for left, top, side, fine in block_outlines(batch, defense):
+        for left, top, side, fine in find_block_outlines(batch, defense):
             square = {"fill": False, "edgecolor": FINE if fine else COARSE, "linewidth": 0.6}
             panels[2].add_patch(make_rectangle((left - 0.5, top - 0.5), side, side, **square))
         show_image(panels[3], hidden)
@@ -58,7 +58,7 @@ def draw_shuffle(image: Tensor, path: Path, *, defense: Csvar | None = None, see
     return save_png(draw, path, size=(11, 3.1 * image.shape[1] / image.shape[2] + 0.3))
 
 
-def block_outlines(batch: Tensor, defense: Csvar) -> Iterator[tuple[int, int, int, bool]]:
+def find_block_outlines(batch: Tensor, defense: Csvar) -> Iterator[tuple[int, int, int, bool]]:
     """Left, top, side of every block of the one image of ``batch``, and whether it is fine."""
     height, width = batch.shape[-2:]
     side, fine = region_side(height, width), find_sensitive_regions(batch)[0]

@@ -3,29 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
-from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.audits import AuditExperiment, attack_of_row
 from keyhole_studies.base import Study
 from keyhole_studies.csvar.experiments import AccuracyExperiment, MembershipExperiment
 from keyhole_studies.csvar.generation import GanExperiment
-from keyhole_studies.result_files import Results, read_results
-from keyhole_studies.tables import format_table
+from keyhole_studies.result_files import Results
+from keyhole_studies.tables import combine_tables, format_table
 
 ACCURACIES = ("accuracy", "accuracy_on_defended")
 LIKENESSES = ("recognised", "nearest_ssim", "mean_ssim")
 SCORES = ("ssim", "psnr", "reid", "read")
 
 
-def format_tables(study: Study, results: Path) -> Iterator[str]:
-    """All tables of which some row was measured."""
-    found = read_results(results, [experiment.name for experiment in study.experiments])
-    yield f"{study.paper}: ours (the paper's)"
-    for make in (accuracies, parts, overfitting, membership, generated, seen):
-        yield from make(study, found)
-
-
-def accuracies(study: Study, found: Results) -> Iterator[str]:
+def format_accuracies(study: Study, found: Results) -> Iterator[str]:
     """Table I: accuracy on clean test images, and on such as the defense shows."""
     cells = {
         (e.data_name, e.defense, e.network_name): e.name
@@ -55,7 +46,7 @@ def format_accuracy(study: Study, found: Results, name: str) -> str:
     return f"{100 * result['accuracy']:.1f}{also} ({paper:.2f})"
 
 
-def parts(study: Study, found: Results) -> Iterator[str]:
+def format_parts(study: Study, found: Results) -> Iterator[str]:
     """The same of CSVAR without some of its parts."""
     rows = [
         [found[e.name]["defense"], *(f"{100 * found[e.name][kind]:.1f}" for kind in ACCURACIES)]
@@ -66,7 +57,7 @@ def parts(study: Study, found: Results) -> Iterator[str]:
     yield from format_table("What of CSVAR costs accuracy: CIFAR-10, MobileNet", head, rows)
 
 
-def overfitting(study: Study, found: Results) -> Iterator[str]:
+def format_overfitting(study: Study, found: Results) -> Iterator[str]:
     """Figure 1."""
     rows = [
         [
@@ -79,11 +70,13 @@ def overfitting(study: Study, found: Results) -> Iterator[str]:
         if experiment.group == "figure-1" and experiment.name in found
         for trial in found[experiment.name]["trials"]
     ]
-    head = ("epochs", "train %", "test %", "AUC (.5 to .70)")
+    low, high = study.published["figure-1"]["overfitting"]
+    auc = f"AUC ({low:.1f} to {high:.2f})".replace("0.", ".")
+    head = ("epochs", "train %", "test %", auc)
     yield from format_table("Figure 1, overfitting and membership inference by loss", head, rows)
 
 
-def membership(study: Study, found: Results) -> Iterator[str]:
+def format_membership(study: Study, found: Results) -> Iterator[str]:
     """Figure 7; the paper's attacker looks at the loss and does not know the defense."""
     rows = []
     for experiment in study.experiments:
@@ -103,7 +96,7 @@ def membership(study: Study, found: Results) -> Iterator[str]:
     yield from format_table(title, head, rows)
 
 
-def generated(study: Study, found: Results) -> Iterator[str]:
+def format_drawings(study: Study, found: Results) -> Iterator[str]:
     """Figure 6: drawings beside images of other classes, which score so without any attack."""
     rows = []
     for experiment in study.experiments:
@@ -119,15 +112,25 @@ def generated(study: Study, found: Results) -> Iterator[str]:
     yield from format_table("Figure 6, drawn by a GAN (images of other classes)", head, rows)
 
 
-def seen(study: Study, found: Results) -> Iterator[str]:
+def format_audits(study: Study, found: Results) -> Iterator[str]:
     """What attackers see of images on their way, and read out of updates."""
     rows = []
     for experiment in study.experiments:
         if not isinstance(experiment, AuditExperiment) or experiment.name not in found:
             continue
-        for attack, row in found[experiment.name]["rows"].items():
+        for name, row in found[experiment.name]["rows"].items():
             values = [f"{row['metrics'][score]['mean']:.3f}" for score in SCORES]
-            who = f"{attack.partition(' (')[0]}, {row['attacker']}"
+            who = f"{attack_of_row(name)}, {row['attacker']}"
             rows.append([experiment.name, who, *values])
     head = ("images", "attack", "SSIM", "PSNR", "re-identified", "read")
     yield from format_table("What is seen of the images", head, rows)
+
+
+format_tables = combine_tables(
+    format_accuracies,
+    format_parts,
+    format_overfitting,
+    format_membership,
+    format_drawings,
+    format_audits,
+)

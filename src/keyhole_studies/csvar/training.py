@@ -17,7 +17,7 @@ from keyhole.seeds import generator
 from keyhole_studies.csvar.networks import build_network
 from keyhole_studies.fedsgd import FedSgd
 from keyhole_studies.resident_data import load_resident_data, measure_accuracy
-from keyhole_studies.training import scheduled_rate
+from keyhole_studies.training import compute_rate
 
 CLIENTS = 10
 MOST_TRAINED = 10_000
@@ -45,7 +45,7 @@ class FedSgdSettings:
 
     def rate(self, number: int) -> float:
         """The server's learning rate in round ``number``, from 1."""
-        return scheduled_rate(self.lr, number, max(1, self.rounds // 10), self.rounds + 1)
+        return compute_rate(self.lr, number, max(1, self.rounds // 10), self.rounds + 1)
 
     def make_training(self) -> LocalTraining:
         """The server's optimiser and the clients' batches."""
@@ -88,8 +88,8 @@ def train_clients(
     federation = Federation(
         model=model,
         data=data,
-        shares=PARTITIONS.parse("iid")(data, resident.train, CLIENTS, draw),
-        test=(resident.test, resident.tested),
+        shares=PARTITIONS.parse("iid")(data, resident.train_indices, CLIENTS, draw),
+        test=(resident.test, resident.test_indices),
         training=settings.make_training(),
         defense=defense,
         seed=seed,
@@ -107,18 +107,18 @@ def train_clients(
     for _ in server.run_rounds(settings.rounds):
         pass
     seconds = time.perf_counter() - began
-    tested = (resident.test, resident.tested)
+    tested = (resident.test, resident.test_indices)
     defended = None
     if defense.name != "none":
         defended = measure_accuracy(model, *tested, defense=defense, seed=seed)
     return model, {
         "recipe": asdict(settings),
         "clients": CLIENTS,
-        "train_images": len(resident.train),
-        "test_images": len(resident.tested),
+        "train_images": len(resident.train_indices),
+        "test_images": len(resident.test_indices),
         "seconds": round(seconds, 1),
         "accuracy": measure_accuracy(model, *tested),
         "accuracy_on_defended": defended,
-        "train_accuracy": measure_accuracy(model, data, resident.train[:MOST_TRAINED]),
+        "train_accuracy": measure_accuracy(model, data, resident.train_indices[:MOST_TRAINED]),
         "parameters": sum(p.numel() for p in model.parameters()),
     }

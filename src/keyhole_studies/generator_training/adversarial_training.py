@@ -1,4 +1,8 @@
-"""Trains a class-conditional generator on public images against a discriminator."""
+"""Trains a class-conditional generator on public images against a discriminator.
+
+Two networks learn in turns, neither of them to classify, and the augmentation must pass gradients:
+of :mod:`keyhole_studies.training` only the single step fits.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +20,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from keyhole.attacks.generative.conditional import (
-    FEATURES,
-    ConditionalBatchNorm,
-    ConditionalGenerator,
-)
-from keyhole.attacks.matching.precision import use_precision
+from keyhole.attacks.generative import ConditionalBatchNorm, ConditionalGenerator
+from keyhole.attacks.matching import use_precision
 from keyhole.errors import BadValue
 from keyhole.seeds import derive, seeded_globally
 from keyhole_studies.generator_training.augmentation import augment_images, flip_some
 from keyhole_studies.generator_training.discriminator import Discriminator
+from keyhole_studies.training import set_rate, take_gradient_step
 
 Count = Annotated[int, Field(ge=1)]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -70,7 +71,7 @@ class GeneratorSettings:
     discriminator_lr: Rate = 4e-4
     discriminator_steps: Count = 2
     latent: Count = 128
-    features: tuple[Count, ...] = FEATURES
+    features: tuple[Count, ...] = (320, 256, 160, 96)
     discriminator_features: tuple[Count, ...] = (128, 192, 256, 256)
     average: Annotated[float, Field(ge=0, lt=1)] = 0.999
     seed: int = 0
@@ -188,8 +189,7 @@ class GanTrainer:
             (self.discriminator_adam, self.settings.discriminator_lr),
         )
         for adam, rate in pairs:
-            for group in adam.param_groups:
-                group["lr"] = rate * factor
+            set_rate(adam, rate * factor)
 
     def step_discriminator(self) -> Tensor:
         """Trains the discriminator to tell true images from drawn ones; returns its loss."""
@@ -199,21 +199,15 @@ class GanTrainer:
         scores = self.score(torch.cat([true, drawn]), labels.repeat(2))
         real, fake = scores.chunk(2)
         loss = F.relu(1 - real).mean() + F.relu(1 + fake).mean()
-        return self.take_step(loss, self.discriminator_adam)
+        return take_gradient_step(loss, self.discriminator, self.discriminator_adam)
 
     def step_generator(self) -> Tensor:
         """Trains the generator to draw what scores high; returns its loss."""
         self.discriminator.requires_grad_(False)
         labels = self.draw_labels()
         loss = -self.score(self.draw_images(labels), labels).mean()
-        self.take_step(loss, self.generator_adam)
+        take_gradient_step(loss, self.generator, self.generator_adam)
         self.discriminator.requires_grad_(True)
-        return loss.detach()
-
-    def take_step(self, loss: Tensor, adam: torch.optim.Adam) -> Tensor:
-        adam.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        adam.step()
         return loss.detach()
 
     def average_weights(self) -> None:

@@ -68,7 +68,7 @@ class SpectralNorm(nn.Module):
     """A weight divided by its largest singular value, taken as a matrix ``[out, everything else]``.
 
     The singular vectors follow the weight by one step of power iteration each time it is used in
-    training.
+    training. torch's own would compute in bfloat16 under autocast; this one stays in float32.
     """
 
     left: Tensor

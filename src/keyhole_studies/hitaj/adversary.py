@@ -25,6 +25,7 @@ from keyhole.update import Update
 from keyhole_studies.hitaj.attack import Hitaj
 from keyhole_studies.hitaj.generator import Generator
 from keyhole_studies.hitaj.known_defense import DifferentiableDefense
+from keyhole_studies.training import take_gradient_step
 
 MOMENTS = (0.5, 0.999)
 """Adam's, as DCGAN sets them."""
@@ -32,7 +33,7 @@ MOMENTS = (0.5, 0.999)
 
 @dataclass(frozen=True)
 class Generated:
-    """Drawings of the target class, best first by the attacker's own word.
+    """Drawings of the target class, the ones that the attacker is surest of first.
 
     Args:
         images: ``[n, C, H, W]`` in [0, 1].
@@ -85,13 +86,13 @@ class Adversary:
         self.discriminator = Server(network).sent
         check_outputs(self.discriminator, knowledge, images)
         with seeded_globally(derive(seed, "generator")):
-            made = Generator(attack.latent, knowledge.shape, features=attack.features)
-        self.generator = made.to(images)
+            untrained = Generator(attack.latent, knowledge.shape, features=attack.features)
+        self.generator = untrained.to(images)
         self.averaged = copy.deepcopy(self.generator).eval().requires_grad_(False)
         self.optimiser = torch.optim.Adam(self.generator.parameters(), attack.lr, MOMENTS)
         self.rounds_averaged = 0
-        self.shown: list[Tensor] = []
-        """Drawings of earlier rounds that the model was taught are fake."""
+        self.earlier_fakes: list[Tensor] = []
+        """Drawings that were sent as fakes, round by round."""
 
     def take_turn(
         self, weights: Mapping[str, Tensor], number: int, training: LocalTraining
@@ -115,15 +116,13 @@ class Adversary:
         self.generator.train()
         loss = torch.zeros(())
         for _ in range(self.attack.steps):
-            drawn = self.generator(self.generator.codes(self.attack.batch, draw))
+            drawn = self.generator(self.generator.sample_codes(self.attack.batch, draw))
             target = torch.full((len(drawn),), self.attack.target, device=drawn.device)
             smooth = self.attack.tv * total_variation(drawn)
-            loss = F.cross_entropy(self.logits(drawn), target) + smooth
-            self.optimiser.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            self.optimiser.step()
+            loss = F.cross_entropy(self.compute_logits(drawn), target) + smooth
+            loss = take_gradient_step(loss, self.generator, self.optimiser)
         self.average_weights()
-        return float(loss.detach())
+        return float(loss)
 
     def average_weights(self) -> None:
         """Takes the generator's weights into their mean over rounds; the first begins it."""
@@ -134,7 +133,7 @@ class Adversary:
             mean.copy_(mean * fade + now * (1 - fade) if mean.is_floating_point() else now)
         self.rounds_averaged += 1
 
-    def logits(self, drawn: Tensor) -> Tensor:
+    def compute_logits(self, drawn: Tensor) -> Tensor:
         """The global model's logits of drawings in [0, 1], with a gradient."""
         found: Tensor = self.discriminator(self.normalise(self.known_defense(drawn)))
         return found
@@ -146,13 +145,14 @@ class Adversary:
     def draw_fakes(self, draw: torch.Generator) -> Tensor:
         """New drawings and, for half of them where there are any, ones of earlier rounds."""
         attack = self.attack
-        new = self.generator(self.generator.codes(max(2, attack.fakes), draw))[: attack.fakes]
+        codes = self.generator.sample_codes(max(2, attack.fakes), draw)
+        new = self.generator(codes)[: attack.fakes]
         mixed: Tensor = new
-        if self.shown and attack.replay:
-            old = torch.cat(self.shown)
+        if self.earlier_fakes and attack.replay:
+            old = torch.cat(self.earlier_fakes)
             chosen = torch.randperm(len(old), generator=draw)[: attack.fakes // 2]
             mixed = torch.cat([new[: attack.fakes - len(chosen)], old[chosen.to(old.device)]])
-        self.shown = [*self.shown, new][-max(1, attack.replay) :]
+        self.earlier_fakes = [*self.earlier_fakes, new][-max(1, attack.replay) :]
         return mixed
 
     def train_locally(self, number: int, training: LocalTraining, fakes: Tensor) -> Update:
@@ -160,17 +160,17 @@ class Adversary:
         images = torch.cat([self.images, fakes])
         fake = torch.full((len(fakes),), self.knowledge.classes, device=self.labels.device)
 
-        def shown() -> Tensor:
+        def make_inputs() -> Tensor:
             with torch.no_grad():
                 return self.normalise(self.known_defense(images))
 
         return compute_local_update(
             self.discriminator,
-            shown(),
+            make_inputs(),
             torch.cat([self.labels, fake]),
             training=training,
             seed=derive(self.seed, "adversary's training", number),
-            next_inputs=shown,
+            next_inputs=make_inputs,
         ).check()
 
     @torch.no_grad()
@@ -184,8 +184,8 @@ class Adversary:
             draw: Draws their codes.
             views: The confidence is a mean over so many passes of a random defense.
         """
-        images = self.averaged(self.averaged.codes(count, draw))
-        logits = torch.stack([self.logits(images) for _ in range(views)])
+        images = self.averaged(self.averaged.sample_codes(count, draw))
+        logits = torch.stack([self.compute_logits(images) for _ in range(views)])
         true_classes = logits[..., : self.knowledge.classes].log_softmax(-1)
         confidence = true_classes[..., self.attack.target].mean(0)
         order = confidence.argsort(descending=True)

@@ -17,7 +17,6 @@ class Generator(nn.Module):
     The code becomes a small grid of features; every stage doubles the grid and halves the features,
     the last of which number ``features``; the last grid becomes pixels and is cut to H x W. Grids
     grow by interpolation: transposed convolutions leave a chequered pattern (Odena et al. 2016).
-    An attack that searches features in place of codes may enter ``stages`` anywhere.
 
     Args:
         latent: Length of a code.
@@ -43,14 +42,14 @@ class Generator(nn.Module):
         stages.append(nn.Sequential(nn.Conv2d(wide, channels, 3, padding=1), nn.Sigmoid()))
         self.stages = nn.Sequential(*stages)
 
-    def codes(self, count: int, draw: torch.Generator) -> Tensor:
+    def sample_codes(self, count: int, draw: torch.Generator) -> Tensor:
         """Standard normal codes ``[count, latent]``, where the network is."""
         return torch.randn(count, self.latent, generator=draw).to(next(self.parameters()))
 
     def forward(self, codes: Tensor) -> Tensor:
-        return self.cut(self.stages(codes))
+        return self.crop(self.stages(codes))
 
-    def cut(self, images: Tensor) -> Tensor:
+    def crop(self, images: Tensor) -> Tensor:
         """The middle H x W of what the last stage drew."""
         _, height, width = self.shape
         top, left = (images.shape[-2] - height) // 2, (images.shape[-1] - width) // 2

@@ -108,7 +108,7 @@ class Infiltration:
         return self.adversary.draw_images(count, generator(self.federation.seed, "samples", number))
 
     def draw_final(self, count: int = 64, *, views: int = 8) -> Generated:
-        """What the adversary hands over in the end, best first by its own word.
+        """What the adversary hands over in the end, the drawings it is surest of first.
 
         Args:
             count: How many drawings.

@@ -18,7 +18,7 @@ DifferentiableDefense = Callable[[Tensor], Tensor]
 
 
 def make_differentiable(defense: Defense, draw: torch.Generator) -> DifferentiableDefense:
-    """The defense as the attacker applies it: by own draws, anew at every call.
+    """The defense as the attacker applies it: with new draws at every call.
 
     Args:
         defense: What clients do to their images.

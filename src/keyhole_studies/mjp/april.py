@@ -20,15 +20,18 @@ from keyhole.attacks import April
 from keyhole.data import ImageSet, denormalise, load
 from keyhole.defenses import Mjp
 from keyhole.device import find_device
-from keyhole.errors import BadValue
 from keyhole.metrics import fft2d, lpips, mse, psnr, ssim
-from keyhole.models import build
-from keyhole.models.jigsaw import Jigsaw
-from keyhole.models.puzzle import Puzzle, PuzzleRules, apply_puzzle, draw_random_puzzle
-from keyhole.models.weights import load_tensors
+from keyhole.models import (
+    Jigsaw,
+    Puzzle,
+    PuzzleRules,
+    apply_puzzle,
+    build,
+    draw_random_puzzle,
+)
 from keyhole.seeds import derive, generator
 from keyhole.threat import Knowledge, Server
-from keyhole.update import Update, read_safetensors
+from keyhole.update import Update
 from keyhole_studies.base import Experiment, Study, StudyContext
 from keyhole_studies.mjp.experiments import TrainingExperiment
 
@@ -70,17 +73,9 @@ class AprilExperiment(Experiment):
         if not self.trained:
             yield from build_random_networks(study.seed)
         for name in self.trained:
-            path = runs / name / "weights.safetensors"
-            if not path.is_file():
-                raise BadValue(f"{path} does not exist: run the experiment {name} first")
             experiment = study.find(name)
             assert isinstance(experiment, TrainingExperiment)
-            model = experiment.build_model(study.seed)
-            tensors = read_safetensors(path)[0]
-            load_tensors(
-                model, {k: v.to(model.state_dict()[k]) for k, v in tensors.items()}, str(path)
-            )
-            yield name, model
+            yield name, experiment.load_trained(study.seed, runs)
 
     def describe(self) -> dict[str, Any]:
         return {"does": f"APRIL in four settings on {', '.join(self.trained) or DEIT_S}"}
@@ -121,7 +116,7 @@ def attack_images(
             seen = reconstruct(attack, victim, shown, label, data, known)
             truth = inputs if setting == "d" else shown
             pair = [denormalise(t, data.mean, data.std).clamp(0, 1).cpu() for t in (seen, truth)]
-            found[setting].append(score(pair[0], pair[1], data_dir))
+            found[setting].append(score_image(pair[0], pair[1], data_dir))
     return {s: {k: mean([f[k] for f in each]) for k in each[0]} for s, each in found.items()}
 
 
@@ -178,7 +173,7 @@ def reconstruct(
     return images.to(inputs)
 
 
-def score(seen: Tensor, truth: Tensor, data_dir: str | None) -> dict[str, float]:
+def score_image(seen: Tensor, truth: Tensor, data_dir: str | None) -> dict[str, float]:
     """The paper's five metrics of one image in [0, 1]."""
     one = {"data_range": 1.0}
     found = {

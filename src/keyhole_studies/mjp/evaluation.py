@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.data import ImageSet, load
-from keyhole.models.jigsaw import Jigsaw
-from keyhole.models.puzzle import Puzzle, PuzzleRules, apply_puzzle, draw_random_puzzle
+from keyhole.models import Jigsaw, Puzzle, PuzzleRules, apply_puzzle, draw_random_puzzle
 from keyhole.seeds import derive
 from keyhole_studies.corruptions import CORRUPTIONS
 from keyhole_studies.mjp.consistency import consistency, difference_norm
@@ -19,7 +18,7 @@ from keyhole_studies.mjp.positions import (
     explained_variance,
     position_regression,
 )
-from keyhole_studies.resident_data import evaluation_batches
+from keyhole_studies.resident_data import iterate_batches
 from keyhole_studies.robustness import (
     aupr_out,
     aurra,
@@ -89,7 +88,7 @@ def run_network(
             it, and for all other networks, images are shuffled and that is all.
     """
     logits, features = [], []
-    for images, _ in evaluation_batches(test, range(len(test)), next(model.parameters()), AT_ONCE):
+    for images, _ in iterate_batches(test, range(len(test)), next(model.parameters()), AT_ONCE):
         x = test.normalise(images)
         puzzle = None if rules is None else draw_random_puzzle(x, rules, draw)
         with torch.autocast(x.device.type, torch.bfloat16, enabled=x.is_cuda):
@@ -148,7 +147,7 @@ def evaluate_positions(model: nn.Module, *, seed: int) -> dict[str, Any]:
         model: A ViT of timm's with a class token.
         seed: Of the folds by which positions are regressed.
     """
-    table = position_rows(model)
+    table = read_positions(model)
     side = round(len(table) ** 0.5)
     error = position_regression(table, (side, side), seed=seed)
     return {
@@ -162,7 +161,7 @@ def evaluate_positions(model: nn.Module, *, seed: int) -> dict[str, Any]:
     }
 
 
-def position_rows(model: Any) -> Tensor:
+def read_positions(model: Any) -> Tensor:
     """The patches' position embeddings of a ViT, ``[N, D]``."""
     rows: Tensor = model.pos_embed.detach()[0, 1:].float().cpu()
     return rows

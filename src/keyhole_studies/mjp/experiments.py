@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from keyhole.atomic import write_tensors
 from keyhole.defenses import DEFENSES, Defense, Mjp
 from keyhole.device import find_device
-from keyhole.models.jigsaw import Jigsaw
+from keyhole.errors import BadValue
+from keyhole.models import Jigsaw, load_weights
 from keyhole_studies.audits import AuditExperiment
-from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.mjp.evaluation import evaluate_network, evaluate_positions, evaluate_robustness
 from keyhole_studies.mjp.networks import build_network
 from keyhole_studies.resident_data import ResidentData, load_resident_data, measure_accuracy
@@ -45,11 +46,8 @@ class TrainingExperiment(Experiment):
 
     def measure(self, study: Study, context: StudyContext) -> dict[str, Any]:
         device, seed = find_device(context.device), study.seed
+        model, training = self.train(study, context)
         data = load_resident_data(DATA, context.data_dir, seed, device)
-        context.progress.show(f"{self.name}: {self.settings.epochs} epochs on CIFAR-10")
-        model = self.build_model(seed).to(device)
-        training = train_on_curve(model, data, self.settings, self.parse_defense(), seed=seed)
-        write_tensors(context.runs / self.name / "weights.safetensors", model_tensors(model))
         robustness = None
         if self.corrupted:
             robustness = evaluate_robustness(model, data.test, self.corrupted, context.data_dir)
@@ -64,8 +62,19 @@ class TrainingExperiment(Experiment):
             "evaluation": evaluate_network(model, data.test, seed=seed),
             "positions": evaluate_positions(model, seed=seed) if self.has_positions() else None,
             "robustness": robustness,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "device": name_device(device),
         }
+
+    def train(self, study: Study, context: StudyContext) -> tuple[nn.Module, dict[str, Any]]:
+        """Trains the network and writes its weights; returns it, and how the training went."""
+        device, seed = find_device(context.device), study.seed
+        data = load_resident_data(DATA, context.data_dir, seed, device)
+        context.progress.show(f"{self.name}: {self.settings.epochs} epochs on CIFAR-10")
+        model = self.build_model(seed).to(device)
+        training = train_on_curve(model, data, self.settings, self.parse_defense(), seed=seed)
+        state = {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}
+        write_tensors(self.weights_file(context.runs), state)
+        return model, training
 
     def parse_defense(self) -> Defense:
         return DEFENSES.parse(self.defense)
@@ -73,6 +82,18 @@ class TrainingExperiment(Experiment):
     def build_model(self, seed: int) -> nn.Module:
         """The untrained network, prepared for the variant."""
         return self.parse_defense().prepare_model(build_network(self.network, seed))
+
+    def load_trained(self, seed: int, runs: Path) -> nn.Module:
+        """The network as an earlier run left it."""
+        path = self.weights_file(runs)
+        if not path.is_file():
+            raise BadValue(f"{path} does not exist: run the experiment {self.name} first")
+        model = self.build_model(seed)
+        load_weights(model, path)
+        return model
+
+    def weights_file(self, runs: Path) -> Path:
+        return runs / self.name / "weights.safetensors"
 
     def has_positions(self) -> bool:
         """Whether the network has position embeddings: ViTs have, unless the variant drops them."""
@@ -114,13 +135,13 @@ def train_on_curve(
 
     def add_point(epoch: int, loss: float) -> None:
         if epoch % CURVE_EPOCHS == 0 or epoch == settings.epochs:
-            curve.append((epoch, measure_accuracy(model, data.test, data.tested), loss))
+            curve.append((epoch, measure_accuracy(model, data.test, data.test_indices), loss))
 
     began = time.perf_counter()
     train_network(
         model,
         data.data,
-        data.train,
+        data.train_indices,
         settings,
         seed=seed,
         penalty=make_penalty(model, defense),
@@ -131,7 +152,7 @@ def train_on_curve(
         "recipe": asdict(settings),
         "curve": curve,
         "seconds": round(seconds, 1),
-        "images_per_second": round(settings.epochs * len(data.train) / seconds),
+        "images_per_second": round(settings.epochs * len(data.train_indices) / seconds),
     }
 
 
@@ -147,8 +168,3 @@ def make_penalty(model: nn.Module, defense: Defense) -> Penalty | None:
     assert isinstance(defense, Mjp)
     weight = defense.dal_weight
     return lambda: weight * model.localisation_loss()
-
-
-def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """A model's state on the CPU, for a file."""
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}

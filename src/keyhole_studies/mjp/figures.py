@@ -20,29 +20,31 @@ def draw_figures(study: Study, results: Path, folder: Path) -> list[Path]:
     """Draws the figures that there are results for; returns their paths."""
     labels = study.labels["figures"]
     found = {labels[name]: result for name, result in read_results(results, labels).items()}
-    made = []
+    paths = []
     if found:
-        made.append(draw_curves(found, by_gamma, "gamma at inference", folder / "figure-2.png"))
-        made.append(draw_curves(found, by_epoch, "epoch", folder / "figure-6.png"))
+        paths.append(
+            draw_curves(found, points_by_gamma, "gamma at inference", folder / "figure-2.png")
+        )
+        paths.append(draw_curves(found, points_by_epoch, "epoch", folder / "figure-6.png"))
     if (results / POSITIONS).is_file():
         tensors = read_safetensors(results / POSITIONS)[0]
         tables = {labels.get(name, name): table for name, table in tensors.items()}
         side = round(len(next(iter(tables.values()))) ** 0.5)
-        made.append(draw_variances(tables, folder / "figure-3.png"))
-        made.append(draw_positions(tables, (side, side), folder / "figure-7.png"))
-    return made
+        paths.append(draw_variances(tables, folder / "figure-3.png"))
+        paths.append(draw_positions(tables, (side, side), folder / "figure-7.png"))
+    return paths
 
 
 Curve = Callable[[Mapping[str, Any]], tuple[list[float], list[float]]]
 """Where a result's points lie: across and up."""
 
 
-def by_gamma(result: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+def points_by_gamma(result: Mapping[str, Any]) -> tuple[list[float], list[float]]:
     values = result["evaluation"]["accuracy_by_gamma"]
     return [float(gamma) for gamma in values], [100 * value for value in values.values()]
 
 
-def by_epoch(result: Mapping[str, Any]) -> tuple[list[float], list[float]]:
+def points_by_epoch(result: Mapping[str, Any]) -> tuple[list[float], list[float]]:
     curve = result["training"]["curve"]
     return [point[0] for point in curve], [100 * point[1] for point in curve]
 

@@ -12,11 +12,11 @@ from keyhole.seeds import derive, seeded_globally
 CLASSES, SIDE, PATCH = 10, 32, 4
 
 
-def deit(width: int = 256, depth: int = 6, heads: int = 4) -> nn.Module:
+def build_deit(width: int = 256, depth: int = 6, heads: int = 4) -> nn.Module:
     """A DeiT of 4.8 million weights with patches of 4 pixels, 64 of them; stochastic depth."""
     from timm.models.vision_transformer import VisionTransformer
 
-    made: nn.Module = VisionTransformer(
+    network: nn.Module = VisionTransformer(
         img_size=SIDE,
         patch_size=PATCH,
         embed_dim=width,
@@ -25,14 +25,14 @@ def deit(width: int = 256, depth: int = 6, heads: int = 4) -> nn.Module:
         num_classes=CLASSES,
         drop_path_rate=0.1,
     )
-    return made
+    return network
 
 
-def swin() -> nn.Module:
+def build_swin() -> nn.Module:
     """A small Swin transformer: patches of 2 pixels, windows of 4, two stages."""
     from timm.models.swin_transformer import SwinTransformer
 
-    made: nn.Module = SwinTransformer(
+    network: nn.Module = SwinTransformer(
         img_size=SIDE,
         patch_size=2,
         window_size=4,
@@ -42,15 +42,19 @@ def swin() -> nn.Module:
         num_classes=CLASSES,
         drop_path_rate=0.1,
     )
-    return made
+    return network
 
 
-def resnet() -> nn.Module:
+def build_resnet() -> nn.Module:
     """ResNet-18 for small images."""
     return build("resnet18", classes=CLASSES, channels=3, image_size=SIDE)
 
 
-NETWORKS: dict[str, Callable[[], nn.Module]] = {"deit": deit, "swin": swin, "resnet": resnet}
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "deit": build_deit,
+    "swin": build_swin,
+    "resnet": build_resnet,
+}
 
 
 def build_network(name: str, seed: int) -> nn.Module:

@@ -3,60 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from keyhole.defenses import Mjp
+from keyhole_studies.audits import attack_of_row
 from keyhole_studies.base import Study
 from keyhole_studies.mjp.april import SETTINGS, AprilExperiment
 from keyhole_studies.mjp.evaluation import GAMMAS
 from keyhole_studies.mjp.experiments import PrivacyExperiment, TrainingExperiment
-from keyhole_studies.result_files import Results, read_results
-from keyhole_studies.tables import Cell, format_pairs, format_table
+from keyhole_studies.result_files import Results
+from keyhole_studies.tables import Cell, combine_tables, format_pairs, format_table
 
 NETWORK_HEAD = ("network", "top-1 %", "Diff. Norm.", "consistency %")
 AUDIT_HEAD = ("gamma, attack", "attacker", "images", "SSIM", "PSNR", "LPIPS", "Re-ID %", "read %")
-CURVES = ("deit-A", "deit-J", "long-deit-A", "long-deit-J", "resnet-plain", "resnet-jp")
-"""Experiments that stand in Figure 2's table."""
 SCORES = ("mse", "fft2d", "psnr", "ssim", "lpips")
 DIGITS = {"psnr": 1, "mse": 4, "fft2d": 4}
 
 
-def format_tables(study: Study, results: Path) -> Iterator[str]:
-    """All tables of which some row was measured."""
-    found = read_results(results, [experiment.name for experiment in study.experiments])
-    yield f"{study.paper}: ours (the paper's)"
-    for make in (networks, variants, gammas, inference, positions, robustness, april, privacy):
-        yield from make(study, found)
-
-
-def networks(study: Study, found: Results) -> Iterator[str]:
+def format_networks(study: Study, found: Results) -> Iterator[str]:
     """Table 1."""
     rows = [
-        [name, *format_pairs(scores(found[name]), paper)]
+        [name, *format_pairs(read_scores(found[name]), paper)]
         for name, paper in study.published["table-1"].items()
         if name in found
     ]
     yield from format_table("Table 1, CIFAR-10 (the paper's: ImageNet)", NETWORK_HEAD, rows)
 
 
-def scores(result: Mapping[str, Any]) -> tuple[float, float, float]:
+def read_scores(result: Mapping[str, Any]) -> tuple[float, float, float]:
     """Top-1 in %, the difference of features, consistency in %."""
     value = result["evaluation"]
     return 100 * value["accuracy"], value["difference_norm"], 100 * value["consistency"]
 
 
-def variants(study: Study, found: Results) -> Iterator[str]:
+def format_variants(study: Study, found: Results) -> Iterator[str]:
     """Table 2."""
     rows = []
     for name, paper in study.published["table-2"].items():
         if name in found:
-            top_1, _, same = scores(found[name])
+            top_1, _, same = read_scores(found[name])
             rows.append([study.labels["table-2"][name], *format_pairs((top_1, same), paper)])
     yield from format_table("Table 2, variants", ("variant", "top-1 %", "consistency %"), rows)
 
 
-def gammas(study: Study, found: Results) -> Iterator[str]:
+def format_gammas(study: Study, found: Results) -> Iterator[str]:
     """Table 3."""
     rows = []
     for name, paper in study.published["table-3"].items():
@@ -65,22 +55,22 @@ def gammas(study: Study, found: Results) -> Iterator[str]:
             assert isinstance(experiment, TrainingExperiment)
             defense = experiment.parse_defense()
             assert isinstance(defense, Mjp)
-            rows.append([f"{defense.gamma:g}", *format_pairs(scores(found[name]), paper)])
+            rows.append([f"{defense.gamma:g}", *format_pairs(read_scores(found[name]), paper)])
     yield from format_table("Table 3, gamma in training", ("gamma", *NETWORK_HEAD[1:]), rows)
 
 
-def inference(study: Study, found: Results) -> Iterator[str]:
+def format_inference(study: Study, found: Results) -> Iterator[str]:
     """Figure 2 as a table."""
     rows = [
-        [name, *(100 * found[name]["evaluation"]["accuracy_by_gamma"][str(g)] for g in GAMMAS)]
-        for name in CURVES
-        if name in found
+        [e.name, *(100 * found[e.name]["evaluation"]["accuracy_by_gamma"][str(g)] for g in GAMMAS)]
+        for e in study.experiments
+        if e.group == "figure-2" and e.name in found
     ]
     head = ("network", *map(str, GAMMAS))
     yield from format_table("Figure 2, top-1 % by gamma at inference", head, rows)
 
 
-def positions(study: Study, found: Results) -> Iterator[str]:
+def format_positions(study: Study, found: Results) -> Iterator[str]:
     """Tables 7 and 8."""
     rows, errors = [], []
     for name, words in study.labels["positions"].items():
@@ -97,7 +87,7 @@ def positions(study: Study, found: Results) -> Iterator[str]:
     yield from format_table(title, ("network", "1D", "2D"), errors)
 
 
-def robustness(study: Study, found: Results) -> Iterator[str]:
+def format_robustness(study: Study, found: Results) -> Iterator[str]:
     """Table 4's measures."""
     rows = []
     for name, result in found.items():
@@ -109,7 +99,7 @@ def robustness(study: Study, found: Results) -> Iterator[str]:
     yield from format_table("Table 4's measures, our corruptions of CIFAR-10", head, rows)
 
 
-def april(study: Study, found: Results) -> Iterator[str]:
+def format_april(study: Study, found: Results) -> Iterator[str]:
     """Table 5, ours and the paper's."""
     head = ("setting", *map(str.upper, SCORES))
     for experiment in study.experiments:
@@ -130,7 +120,7 @@ def april(study: Study, found: Results) -> Iterator[str]:
     yield from format_table("Table 5, the paper's", head, rows)
 
 
-def privacy(study: Study, found: Results) -> Iterator[str]:
+def format_privacy(study: Study, found: Results) -> Iterator[str]:
     """What attackers read at each gamma, and from which gamma on nothing was read."""
     audits = [e for e in study.experiments if isinstance(e, PrivacyExperiment) and e.name in found]
     audits.sort(key=lambda e: (e.gamma, e.name))
@@ -141,13 +131,15 @@ def privacy(study: Study, found: Results) -> Iterator[str]:
         )
         titles = (f"Attackers, {words}", f"Several updates by one image, {network}")
         for title, some in zip(titles, (one, several), strict=True):
-            rows = [row for e in some for row in attack_rows(e, found[e.name])]
+            rows = [row for e in some for row in make_attack_rows(e, found[e.name])]
             yield from format_table(title, AUDIT_HEAD, rows)
-        yield from verdict("one update", one, found)
-        yield from verdict("several updates", several, found)
+        yield from format_verdict("one update", one, found)
+        yield from format_verdict("several updates", several, found)
 
 
-def verdict(words: str, audits: Sequence[PrivacyExperiment], found: Results) -> Iterator[str]:
+def format_verdict(
+    words: str, audits: Sequence[PrivacyExperiment], found: Results
+) -> Iterator[str]:
     """From which gamma on nothing that was tried read an image."""
     read: dict[float, float] = {}
     for audit in audits:
@@ -165,12 +157,12 @@ def verdict(words: str, audits: Sequence[PrivacyExperiment], found: Results) -> 
         yield f"  {words}: images were read at every gamma tried, up to {max(read):g}"
 
 
-def attack_rows(audit: PrivacyExperiment, result: Mapping[str, Any]) -> list[list[Cell]]:
+def make_attack_rows(audit: PrivacyExperiment, result: Mapping[str, Any]) -> list[list[Cell]]:
     """A row for every attacker of an audit."""
     rows: list[list[Cell]] = []
-    for attack, row in result["rows"].items():
+    for name, row in result["rows"].items():
         metrics = {k: v["mean"] for k, v in row["metrics"].items()}
-        words = f"{audit.gamma:g} {attack.removesuffix('-read')}"
+        words = f"{audit.gamma:g} {attack_of_row(name)}"
         if row["iterations"]:
             words += f", {row['iterations']:.0f} steps"
         repeats = result["stage"].get("repeats", 1)
@@ -183,3 +175,15 @@ def attack_rows(audit: PrivacyExperiment, result: Mapping[str, Any]) -> list[lis
 
 def format_score(value: float, name: str) -> str:
     return f"{value:.{DIGITS.get(name, 3)}f}"
+
+
+format_tables = combine_tables(
+    format_networks,
+    format_variants,
+    format_gammas,
+    format_inference,
+    format_positions,
+    format_robustness,
+    format_april,
+    format_privacy,
+)

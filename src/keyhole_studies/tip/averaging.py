@@ -12,8 +12,7 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from keyhole.defenses import DEFENSES, CalibratedNoise, Defense
-from keyhole.defenses.calibrated import keep_parameters
+from keyhole.defenses import DEFENSES, CalibratedNoise, Defense, keep_parameters
 from keyhole.errors import BadUpdate
 from keyhole.federation import (
     PARTITIONS,
@@ -22,8 +21,7 @@ from keyhole.federation import (
     LocalTraining,
     average_updates,
 )
-from keyhole.federation.backends import LoopTrainer
-from keyhole.federation.backends.cuda_graph import CudaGraphTrainer
+from keyhole.federation.backends import CudaGraphTrainer, LoopTrainer
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
@@ -165,12 +163,12 @@ def build_federation(
     )
     defense.validate(model)
     draw = generator(seed, "partition")
-    shares = PARTITIONS.parse(partition)(data, resident.train, settings.clients, draw)
+    shares = PARTITIONS.parse(partition)(data, resident.train_indices, settings.clients, draw)
     return Federation(
         model=model.to(device),
         data=data,
         shares=cut_to_batches(shares, settings.batch_size),
-        test=(resident.test, resident.tested[: settings.tested]),
+        test=(resident.test, resident.test_indices[: settings.tested]),
         training=settings.make_training(),
         defense=defense,
         fraction=settings.sampled / settings.clients,

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from keyhole.device import find_device
-from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.tip.averaging import Calibration, FedAvgSettings, run_rounds
 
 
@@ -71,7 +71,7 @@ class CurveExperiment(Experiment):
             "recipe": asdict(self.settings),
             "calibration": self.calibration,
             "seed": seed,
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "device": name_device(device),
             "points": list(points),
         }
 

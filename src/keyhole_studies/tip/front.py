@@ -7,10 +7,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from keyhole.device import find_device
-from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.audits import attack_of_row
+from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.drawing import COLOURS, GREY, MARKS, name_marks, save_png
 from keyhole_studies.result_files import read_result
 from keyhole_studies.tip.averaging import FedAvgSettings, run_rounds
@@ -50,7 +49,7 @@ class UtilityExperiment(Experiment):
             "data": self.data,
             "recipe": asdict(self.settings),
             "seed": study.seed,
-            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+            "device": name_device(device),
             "accuracy": last["accuracy"],
         }
 
@@ -85,7 +84,7 @@ def read_points(study: Study, results: Path) -> dict[str, list[Point]]:
         trained = read_result(results, experiment.utility)
         if inverted is None or trained is None:
             continue
-        by_ig = [row for name, row in inverted["rows"].items() if name.partition(" ")[0] == "ig"]
+        by_ig = [row for name, row in inverted["rows"].items() if attack_of_row(name) == "ig"]
         psnr = max(row["metrics"]["psnr"]["mean"] for row in by_ig)
         found = points.setdefault(experiment.stage.model, [])
         found.append(Point(experiment, psnr, trained["accuracy"]))
@@ -108,7 +107,7 @@ def draw_front(study: Study, results: Path, folder: Path) -> list[Path]:
         grid[0].set_ylabel("accuracy")
         for axes, found in zip(grid, panels.values(), strict=True):
             names = [
-                (p.experiment.label, (p.psnr, p.accuracy), COLOURS[place_of(p, families)])
+                (p.experiment.label, (p.psnr, p.accuracy), COLOURS[find_place(p, families)])
                 for p in found
             ]
             name_marks(axes, names)
@@ -124,8 +123,8 @@ def draw_marks(axes: Any, found: Sequence[Point], families: Mapping[str, str]) -
         axes.plot(
             [p.psnr for p in own],
             [p.accuracy for p in own],
-            MARKS[place_of(own[0], families)],
-            color=COLOURS[place_of(own[0], families)],
+            MARKS[find_place(own[0], families)],
+            color=COLOURS[find_place(own[0], families)],
             label=families[family],
         )
     axes.margins(0.12)
@@ -136,6 +135,6 @@ def draw_marks(axes: Any, found: Sequence[Point], families: Mapping[str, str]) -
     axes.legend(frameon=False, fontsize=7, loc="lower right")
 
 
-def place_of(point: Point, families: Mapping[str, str]) -> int:
+def find_place(point: Point, families: Mapping[str, str]) -> int:
     """The place of a setting's family, which decides its colour and shape."""
     return list(families).index(point.experiment.family)

@@ -5,26 +5,34 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from keyhole.auditing.finding import read_versions
-from keyhole.auditing.run import full_precision
-from keyhole.defenses import expected_noise_norm
+from keyhole.attacks.matching import use_precision
+from keyhole.defenses import (
+    DEFENSES,
+    CalibratedNoise,
+    expected_noise_norm,
+)
 from keyhole.device import find_device
+from keyhole.errors import BadValue
 from keyhole.federation import LocalTraining, average_updates, compute_local_update
-from keyhole.models.gradcam import heat_maps
+from keyhole.models import heat_maps
 from keyhole.seeds import derive, generator
 from keyhole.settings import ClientMode
 from keyhole.update import Update
-from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.resident_data import ResidentData, load_resident_data, measure_accuracy
-from keyhole_studies.tip.explained import Explained, Upload, choose_across_classes, make_defenses
-from keyhole_studies.tip.heat_pictures import draw_heat_maps
+from keyhole_studies.tip.explanations import (
+    Explanations,
+    Upload,
+    choose_across_classes,
+    draw_heat_maps,
+)
 from keyhole_studies.tip.victim import prepare_victim
 from keyhole_studies.training import TrainingSettings
 
@@ -41,6 +49,9 @@ class HeatMapExperiment(Experiment):
         settings: How the global model is trained; not needed with ``weights``.
         network: The global model's network.
         weights: A file of weights, in place of a training.
+        defenses: The defenses that are compared, by the names of their rows.
+        equal_epsilon: More rows: ``[one, other]`` is one defense with the epsilon of the other.
+        equal_noise: More rows: ``[one, other]`` is one with noise as long as that of the other.
         clients: How many clients upload.
         images: How many test images are explained.
         layer: The layer whose maps are drawn; None: the last convolution.
@@ -53,6 +64,9 @@ class HeatMapExperiment(Experiment):
     settings: TrainingSettings | None = None
     network: str = "resnet18"
     weights: Path | None = None
+    defenses: Mapping[str, str] = field(default_factory=dict)
+    equal_epsilon: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    equal_noise: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     clients: int = 10
     images: int = 10
     layer: str | None = None
@@ -67,7 +81,7 @@ class HeatMapExperiment(Experiment):
         data = load_resident_data(self.data, context.data_dir, seed, device)
         trained_in = time.perf_counter() - began
         context.progress.show(f"{self.name}: {self.clients} clients upload, {self.images} images")
-        with full_precision():
+        with use_precision("float32"):
             shown, labels = self.choose_images(data, seed, next(model.parameters()))
             found, norms = {}, {}
             for name, updates, norm in self.make_updates(model, data, seed):
@@ -98,12 +112,12 @@ class HeatMapExperiment(Experiment):
         )
 
     def measure_accuracy(self, model: nn.Module, data: ResidentData) -> float:
-        return measure_accuracy(model, data.test, data.tested[: self.tested])
+        return measure_accuracy(model, data.test, data.test_indices[: self.tested])
 
     def choose_images(self, data: ResidentData, seed: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Test images, each of another class as far as there are classes, and their labels."""
         labels, draw = data.test.labels, generator(seed, "shown")
-        chosen = choose_across_classes(labels, data.tested, self.images, draw)
+        chosen = choose_across_classes(labels, data.test_indices, self.images, draw)
         return data.test.images(chosen).to(like), labels[chosen].to(like.device)
 
     def make_updates(
@@ -112,7 +126,7 @@ class HeatMapExperiment(Experiment):
         """Every client's update, without a defense and under each, and how long its noise is."""
         like, data = next(model.parameters()), resident.data
         draw = generator(seed, "clients")
-        chosen = choose_across_classes(data.labels, resident.train, self.clients, draw)
+        chosen = choose_across_classes(data.labels, resident.train_indices, self.clients, draw)
         training = LocalTraining(steps=STEPS, lr=LR, mode=self.mode)
         uploads = []
         for number, index in enumerate(chosen):
@@ -122,11 +136,30 @@ class HeatMapExperiment(Experiment):
             uploads.append(Upload(images, labels, update.check()))
         first = uploads[0].update
         yield "none", [upload.update for upload in uploads], {"defense": "none", "noise_norm": 0.0}
-        for name, defense in make_defenses(first, model).items():
+        for name, defense in self.make_defenses(first, model).items():
             draws = [generator(seed, "noise", name, i) for i in range(len(uploads))]
             noisy = [u.defend(defense, model, data, d) for u, d in zip(uploads, draws, strict=True)]
             norm = expected_noise_norm(defense, first, model)
             yield name, noisy, {"defense": str(defense), "noise_norm": round(norm, 4)}
+
+    def make_defenses(self, update: Update, model: nn.Module) -> dict[str, CalibratedNoise]:
+        """The defenses by the names of their rows.
+
+        Args:
+            update: A client's update, whose steps and rate calibrate the noise.
+            model: The network that it is an update of.
+        """
+        made: dict[str, CalibratedNoise] = {}
+        for name, text in self.defenses.items():
+            defense = DEFENSES.parse(text)
+            if not isinstance(defense, CalibratedNoise):
+                raise BadValue(f"{self.name}: {text} adds no noise that can be calibrated")
+            made[name] = defense
+        for name, (one, other) in self.equal_epsilon.items():
+            made[name] = match_budget(made[one], made[other])
+        for name, (one, other) in self.equal_noise.items():
+            made[name] = match_noise_norm(made[one], made[other], update, model)
+        return made
 
     def explain(
         self,
@@ -135,7 +168,7 @@ class HeatMapExperiment(Experiment):
         data: ResidentData,
         shown: Tensor,
         labels: Tensor,
-    ) -> Explained:
+    ) -> Explanations:
         """Heat maps of the shown images by every upload, and by their mean."""
         inputs = data.test.normalise(shown)
 
@@ -145,7 +178,7 @@ class HeatMapExperiment(Experiment):
         server = copy.deepcopy(model)
         server.load_state_dict(average_updates(model.state_dict(), updates))
         uploaded = torch.cat([maps(model, update.change) for update in updates])
-        return Explained(uploaded, maps(server), self.measure_accuracy(server, data))
+        return Explanations(uploaded, maps(server), self.measure_accuracy(server, data))
 
     def describe_run(self, device: torch.device, seed: int) -> dict[str, Any]:
         """How the result came about."""
@@ -160,7 +193,7 @@ class HeatMapExperiment(Experiment):
             "clients": self.clients,
             "images": self.images,
             "seed": seed,
-            "device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu",
+            "device": name_device(device),
             "versions": read_versions(),
         }
 

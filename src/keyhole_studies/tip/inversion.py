@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from keyhole.defenses import DEFENSES
 from keyhole_studies.audits import AuditExperiment
 
 
@@ -26,4 +27,4 @@ class InversionExperiment(AuditExperiment):
     @property
     def family(self) -> str:
         """The defense's name, without its parameters."""
-        return self.stage.defenses[0].partition("(")[0]
+        return DEFENSES.parse(self.stage.defenses[0]).name

@@ -44,5 +44,5 @@ def prepare_victim(
     ).to(device)
     if weights is None:
         assert settings is not None, "a network without weights needs settings to be trained by"
-        train_network(model, resident.data, resident.train, settings, seed=seed)
+        train_network(model, resident.data, resident.train_indices, settings, seed=seed)
     return model.eval()

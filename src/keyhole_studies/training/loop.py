@@ -38,7 +38,7 @@ def train_network(
         data: The images, best kept on the device.
         indices: Which of them are trained on.
         settings: How.
-        seed: Of batches, augmentation and whatever the model draws.
+        seed: Of batches, augmentation and the model's own draws.
         penalty: Computes what is added to each step's loss.
         after_epoch: Told the number of each epoch, from 1, and the loss of its last step.
     """
@@ -55,7 +55,15 @@ def train_network(
             set_rate(optimiser, settings.rate(step / len(plan)))
             inputs, targets = batches.make(batch)
             inputs = inputs.to(memory_format=layout)
-            loss = take_step(model, inputs, targets, settings, optimiser, penalty)
+            loss = take_step(
+                model,
+                inputs,
+                targets,
+                optimiser,
+                smoothing=settings.smoothing,
+                clip=settings.clip,
+                penalty=penalty,
+            )
             if after_epoch is not None and step % per_epoch == 0:
                 after_epoch(step // per_epoch, float(loss))
                 model.train()
@@ -66,8 +74,10 @@ def take_step(
     model: nn.Module,
     inputs: Tensor,
     targets: Tensor,
-    settings: TrainingSettings,
     optimiser: torch.optim.Optimizer,
+    *,
+    smoothing: float = 0.0,
+    clip: float | None = None,
     penalty: Penalty | None = None,
 ) -> Tensor:
     """One step of the optimiser; returns the loss before it.
@@ -76,20 +86,28 @@ def take_step(
         model: In training mode.
         inputs: ``[n, C, H, W]``, as the model is fed.
         targets: Labels ``[n]``, or shares of classes ``[n, classes]``, which are smooth already.
-        settings: Smoothing of labels, and the clip.
         optimiser: Of the model's parameters.
+        smoothing: Label smoothing.
+        clip: The largest norm of the gradient; None: any.
         penalty: Computes what is added to the loss.
     """
     with torch.autocast(inputs.device.type, torch.bfloat16, enabled=inputs.is_cuda):
         logits = model(inputs)
-    smoothing = settings.smoothing if targets.ndim == 1 else 0.0
-    loss = F.cross_entropy(logits.float(), targets, label_smoothing=smoothing)
+    soft = targets.ndim > 1
+    loss = F.cross_entropy(logits.float(), targets, label_smoothing=0.0 if soft else smoothing)
     if penalty is not None:
         loss = loss + penalty()
+    return take_gradient_step(loss, model, optimiser, clip)
+
+
+def take_gradient_step(
+    loss: Tensor, model: nn.Module, optimiser: torch.optim.Optimizer, clip: float | None = None
+) -> Tensor:
+    """One step of the optimiser along the gradient of ``loss``, which is returned detached."""
     optimiser.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
-    if settings.clip is not None:
-        nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
+    if clip is not None:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
     optimiser.step()
     return loss.detach()
 

@@ -59,15 +59,15 @@ class TrainingSettings:
         >>> [settings.rate(share) for share in (0.0, 0.125, 0.25, 0.625, 1.0)]
         [0.0, 0.5, 1.0, 0.5, 0.0]
         """
-        return scheduled_rate(self.lr, share, self.warm_up / self.epochs, 1.0, self.decay)
+        return compute_rate(self.lr, share, self.warm_up / self.epochs, 1.0, self.decay)
 
 
-def scheduled_rate(
+def compute_rate(
     peak: float, now: float, rising: float, end: float, decay: Decay = "cosine"
 ) -> float:
     """A learning rate that rises linearly until ``rising`` and falls to 0 until ``end``.
 
-    >>> [scheduled_rate(1.0, step, 2, 6) for step in (1, 2, 4, 6)]
+    >>> [compute_rate(1.0, step, 2, 6) for step in (1, 2, 4, 6)]
     [0.5, 1.0, 0.5, 0.0]
     """
     if now < rising:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from keyhole.attacks.jigsaw.learned import Unscrambler
 from keyhole.seeds import derive, generator, seeded_globally
+from keyhole_studies.training import set_rate, take_gradient_step
 from keyhole_studies.unscrambler_training.puzzles import (
     LabelledPuzzle,
     PublicImages,
@@ -55,6 +56,9 @@ def train_unscrambler(
 ) -> Unscrambler:
     """Trains an unscrambler for images like these, on the device of the first set.
 
+    It learns to match cells with blocks, several of which may be right, not to tell classes:
+    batches and loss are its own, and so is the loop.
+
     Args:
         sets: The images.
         settings: How.
@@ -77,14 +81,10 @@ def train_unscrambler(
             break
         warm = min(1.0, (step + 1) / min(100, max(1, settings.steps // 10)))
         rate = warm * 0.5 * (1 + math.cos(math.pi * share))
-        optimiser.param_groups[0]["lr"] = settings.lr * rate
+        set_rate(optimiser, settings.lr * rate)
         batch = draw_batch(by_set[step % len(by_set)], settings.batch_size, draw)
-        loss = puzzle_loss(network, batch)
-        optimiser.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
-        torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimiser.step()
-        mean = 0.98 * mean + 0.02 * float(loss.detach()) if step else float(loss.detach())
+        loss = float(take_gradient_step(puzzle_loss(network, batch), network, optimiser, clip=1.0))
+        mean = 0.98 * mean + 0.02 * loss if step else loss
         progress(step, mean)
     return network.eval()
 

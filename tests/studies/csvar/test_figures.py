@@ -15,9 +15,9 @@ from keyhole_studies.csvar.figures import (
     draw_drawings,
     draw_roc,
     draw_seen,
-    lines_by_defense,
-    lines_by_epoch,
     read_drawings,
+    read_lines_by_defense,
+    read_lines_by_epoch,
 )
 from keyhole_studies.csvar.generation import save_sheet
 
@@ -38,12 +38,12 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_lines_say_whose_they_are(results: Path) -> None:
-    assert [words for words, _ in lines_by_epoch(STUDY, results)] == ["3 epochs, AUC 0.75"]
-    assert [words for words, _ in lines_by_defense(STUDY, results)] == [
+    assert [words for words, _ in read_lines_by_epoch(STUDY, results)] == ["3 epochs, AUC 0.75"]
+    assert [words for words, _ in read_lines_by_defense(STUDY, results)] == [
         "CSVAR, loss (naive), AUC 0.75",
         "CSVAR, lira (naive), AUC 0.90",
     ]
-    assert list(lines_by_epoch(STUDY, results / "nothing")) == []
+    assert list(read_lines_by_epoch(STUDY, results / "nothing")) == []
 
 
 def test_drawings_of_a_gan_are_shown_with_their_defense(tmp_path: Path) -> None:
@@ -60,7 +60,7 @@ def test_drawings_of_a_gan_are_shown_with_their_defense(tmp_path: Path) -> None:
 
 
 def test_curves_are_drawn(results: Path, tmp_path: Path) -> None:
-    lines = list(lines_by_defense(STUDY, results))
+    lines = list(read_lines_by_defense(STUDY, results))
     with Image.open(draw_roc(lines, tmp_path / "roc.png")) as picture:
         assert picture.width > picture.height
 

@@ -12,7 +12,7 @@ from PIL import Image
 from keyhole.defenses import Csvar
 from keyhole.defenses.regions import find_sensitive_regions
 from keyhole.errors import DoesNotFit
-from keyhole_studies.csvar.shuffle_pictures import block_outlines, draw_shuffle, spread_regions
+from keyhole_studies.csvar.shuffle_pictures import draw_shuffle, find_block_outlines, spread_regions
 from keyhole_studies.drawing import draw_comparison
 
 
@@ -37,7 +37,7 @@ def test_blocks_are_outlined_as_they_are_shuffled(size: tuple[int, int]) -> None
     """They cover the image, fine ones where it is sensitive."""
     batch = torch.rand(1, 1, *size, generator=torch.Generator().manual_seed(1))
     covered, is_fine = torch.zeros(size), torch.zeros(size)
-    for left, top, side, fine in block_outlines(batch, Csvar()):
+    for left, top, side, fine in find_block_outlines(batch, Csvar()):
         covered[top : top + side, left : left + side] += 1
         is_fine[top : top + side, left : left + side] = float(fine)
     assert bool((covered == 1).all())

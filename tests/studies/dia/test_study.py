@@ -13,7 +13,7 @@ from keyhole.auditing import run_plan
 from keyhole.defenses import DEFENSES, Dropout
 from keyhole_studies import audits, load_study
 from keyhole_studies.result_files import write_result
-from keyhole_studies.show import format_study, result_rows
+from keyhole_studies.show import format_study, make_result_rows
 
 STUDY = load_study("dia")
 NAMES = ("mlp-mnist-p00", "mlp-mnist-p25")
@@ -154,7 +154,7 @@ def test_experiments_are_run_once_and_shown_beside_the_paper(
     assert len(ran) == 2
 
     shown = json.loads(keyhole("study", "dia", "--show", "--json")[1])["rows"]
-    assert shown == result_rows(STUDY, folder)
+    assert shown == make_result_rows(STUDY, folder)
     cells = {(row["piece"], row["attack"]): row for row in shown}
     assert {piece for piece, _ in cells} == set(NAMES)
     ig = cells[NAMES[1], "ig"]
@@ -180,7 +180,7 @@ def test_an_attack_that_was_not_run_still_shows_what_the_paper_reports(tmp_path:
     row = {"metrics": {"ssim": {"mean": 0.5}}, "iterations": 3, "seconds": 1.0}
     value = {"rows": {"ig": row}, "images": 2, "device": "cpu"}
     write_result(tmp_path / "new", NAMES[1], value)
-    found = {r["attack"]: r for r in result_rows(STUDY, tmp_path / "new")}
+    found = {r["attack"]: r for r in make_result_rows(STUDY, tmp_path / "new")}
     assert found["ig"]["ours"] == {"ssim": 0.5}
     assert found["wiig"]["ours"] == {}
     assert found["wiig"]["paper"] == {"ssim": 1.0}

@@ -14,7 +14,7 @@ SHAPES = [(1, 8, 8), (1, 28, 28), (3, 25, 25), (3, 32, 32), (1, 112, 92), (2, 7,
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_any_size_is_drawn_whole_and_within_the_range(shape: tuple[int, int, int]) -> None:
     network = Generator(8, shape, features=4)
-    images = network(network.codes(3, generator(0)))
+    images = network(network.sample_codes(3, generator(0)))
     assert images.shape == (3, *shape)
     assert images.min() >= 0
     assert images.max() <= 1
@@ -23,23 +23,23 @@ def test_any_size_is_drawn_whole_and_within_the_range(shape: tuple[int, int, int
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_pixel_depends_on_the_code(shape: tuple[int, int, int]) -> None:
     network = Generator(8, shape, features=4)
-    images = network(network.codes(16, generator(0)))
+    images = network(network.sample_codes(16, generator(0)))
     assert (images.std(0) > 0).all()
 
 
 def test_codes_repeat_by_seed_and_are_standard_normal() -> None:
     network = Generator(32, (1, 8, 8))
-    codes = network.codes(500, generator(1))
-    assert torch.equal(codes, network.codes(500, generator(1)))
+    codes = network.sample_codes(500, generator(1))
+    assert torch.equal(codes, network.sample_codes(500, generator(1)))
     assert abs(float(codes.mean())) < 0.03
     assert abs(float(codes.std()) - 1) < 0.03
 
 
 def test_stages_can_be_entered_at_features() -> None:
     network = Generator(8, (3, 25, 30), features=4).eval()
-    codes = network.codes(2, generator(0))
+    codes = network.sample_codes(2, generator(0))
     features = network.stages[:2](codes)
-    assert torch.equal(network.cut(network.stages[2:](features)), network(codes))
+    assert torch.equal(network.crop(network.stages[2:](features)), network(codes))
 
 
 def test_a_generator_can_learn_one_image() -> None:
@@ -50,7 +50,7 @@ def test_a_generator_can_learn_one_image() -> None:
     adam = torch.optim.Adam(network.parameters(), 0.01)
     losses = []
     for _ in range(60):
-        loss = (network(network.codes(8, draw)) - wanted).square().mean()
+        loss = (network(network.sample_codes(8, draw)) - wanted).square().mean()
         adam.zero_grad()
         loss.backward()
         adam.step()

@@ -43,8 +43,10 @@ def taught(after_honest_rounds: Infiltration) -> Infiltration:
 def confidence(adversary: Adversary) -> float:
     """Of the generator itself, not of the mean over rounds."""
     with torch.no_grad():
-        codes = adversary.generator.codes(64, generator(9))
-        return float(adversary.logits(adversary.generator(codes)).softmax(1)[:, TARGET].mean())
+        codes = adversary.generator.sample_codes(64, generator(9))
+        return float(
+            adversary.compute_logits(adversary.generator(codes)).softmax(1)[:, TARGET].mean()
+        )
 
 
 def test_drawings_come_to_be_taken_for_the_target(taught: Infiltration) -> None:
@@ -196,7 +198,7 @@ def test_old_drawings_are_shown_again_and_forgotten_in_time(taught: Infiltration
     assert sum(old) == 15
     for i in range(20):
         adversary.draw_fakes(generator(2 + i))
-    assert len(adversary.shown) == adversary.attack.replay
+    assert len(adversary.earlier_fakes) == adversary.attack.replay
 
 
 def test_drawings_are_ranked_by_the_discriminators_word(taught: Infiltration) -> None:
@@ -205,7 +207,7 @@ def test_drawings_are_ranked_by_the_discriminators_word(taught: Infiltration) ->
     assert found.images.shape == (20, 1, 8, 8)
     assert 0 <= found.images.min() <= found.images.max() <= 1
     assert (found.confidence.diff() <= 0).all()
-    again = taught.adversary.logits(found.images)[:, :FAKE].softmax(1)[:, TARGET]
+    again = taught.adversary.compute_logits(found.images)[:, :FAKE].softmax(1)[:, TARGET]
     assert torch.allclose(again, found.confidence, atol=1e-5)
     assert torch.equal(found.pick, found.images[:1])
 

@@ -17,7 +17,7 @@ from keyhole_studies.mjp.evaluation import (
     forward_puzzle,
     run_network,
 )
-from keyhole_studies.mjp.networks import NETWORKS, PATCH, build_network, deit
+from keyhole_studies.mjp.networks import NETWORKS, PATCH, build_deit, build_network
 from mjp_variants import VARIANTS
 
 MakeSet = Callable[[torch.Tensor, torch.Tensor], ImageSet]
@@ -25,7 +25,7 @@ MakeSet = Callable[[torch.Tensor, torch.Tensor], ImageSet]
 
 def small() -> torch.nn.Module:
     torch.manual_seed(0)
-    return deit(width=32, depth=1, heads=2)
+    return build_deit(width=32, depth=1, heads=2)
 
 
 def test_a_network_without_positions_does_not_notice_shuffling(shades: ImageSet) -> None:

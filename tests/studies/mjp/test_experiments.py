@@ -15,7 +15,7 @@ from torch import nn
 
 from keyhole_studies import load_study
 from keyhole_studies.mjp import april, experiments
-from keyhole_studies.mjp.networks import deit
+from keyhole_studies.mjp.networks import build_deit
 from keyhole_studies.resident_data import load_resident_data
 from keyhole_studies.training import TrainingSettings
 
@@ -52,7 +52,7 @@ def forty(tmp_path: Path) -> Path:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def network(name: str, seed: int) -> nn.Module:
         torch.manual_seed(seed)
-        return deit(width=96, depth=2, heads=2)
+        return build_deit(width=96, depth=2, heads=2)
 
     monkeypatch.setattr(experiments, "build_network", network)
     monkeypatch.setattr(april, "lpips", lambda seen, *args, **options: torch.zeros(1))

@@ -16,7 +16,7 @@ from keyhole.metrics.heatmaps import CAP
 from keyhole.progress import NullProgress
 from keyhole_studies.base import Study, StudyContext
 from keyhole_studies.tip import STUDY
-from keyhole_studies.tip.explained import choose_across_classes, compare_maps
+from keyhole_studies.tip.explanations import choose_across_classes, compare_maps
 from keyhole_studies.tip.heatmaps import HeatMapExperiment
 from keyhole_studies.training import TrainingSettings
 
@@ -41,6 +41,9 @@ EXPERIMENT = HeatMapExperiment(
     clients=4,
     images=10,
     tested=100,
+    defenses=TABLE_2[0].defenses,
+    equal_epsilon=TABLE_2[0].equal_epsilon,
+    equal_noise=TABLE_2[0].equal_noise,
     paper={"dp": {"ssim": 0.5}},
 )
 

@@ -41,7 +41,7 @@ def model() -> nn.Module:
 
 
 def accuracy_of(model: nn.Module, data: ResidentData) -> float:
-    return measure_accuracy(model, data.test, data.tested)
+    return measure_accuracy(model, data.test, data.test_indices)
 
 
 def test_it_learns_what_it_was_not_shown(model: nn.Module, digits: ResidentData) -> None:
@@ -52,14 +52,14 @@ def test_it_learns_what_it_was_not_shown(model: nn.Module, digits: ResidentData)
 
 
 def test_a_part_is_held_out_where_a_set_has_no_test_part(digits: ResidentData) -> None:
-    assert not set(digits.train) & set(digits.tested)
-    assert len(digits.train) + len(digits.tested) == len(digits.data) == 1797
-    assert len(digits.tested) == 359
+    assert not set(digits.train_indices) & set(digits.test_indices)
+    assert len(digits.train_indices) + len(digits.test_indices) == len(digits.data) == 1797
+    assert len(digits.test_indices) == 359
 
 
 def test_a_set_is_tested_on_its_own_test_part(data_dir: Path) -> None:
     found = load_resident_data("cifar100", str(data_dir), 0, CPU)
-    assert (len(found.train), len(found.tested)) == (1117, 916)
+    assert (len(found.train_indices), len(found.test_indices)) == (1117, 916)
     assert found.test is not found.data
 
 
@@ -68,7 +68,7 @@ def test_training_is_repeatable_and_follows_its_seed(digits: ResidentData) -> No
     states = []
     for seed in (1, 1, 2):
         made = build(SMALL, classes=10, channels=1, image_size=8, seed=0)
-        train_network(made, digits.data, digits.train[:128], settings, seed=seed)
+        train_network(made, digits.data, digits.train_indices[:128], settings, seed=seed)
         states.append(torch.cat([p.detach().flatten() for p in made.parameters()]))
     assert torch.equal(states[0], states[1])
     assert not torch.allclose(states[0], states[2], atol=1e-3)
@@ -78,7 +78,7 @@ def test_draws_of_others_are_left_alone(digits: ResidentData) -> None:
     before = torch.get_rng_state()
     made = build("resnet18", classes=10, channels=1, image_size=8, seed=0)
     settings = replace(QUICK, epochs=1, warm_up=0.2)
-    train_network(made, digits.data, digits.train[:4], settings, seed=0)
+    train_network(made, digits.data, digits.train_indices[:4], settings, seed=0)
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.backends.cudnn.benchmark is False
 

@@ -12,10 +12,10 @@ from keyhole.data import ImageSet
 from keyhole.defenses import Mjp
 from keyhole.errors import DoesNotFit
 from keyhole_studies.mjp.experiments import train_on_curve
-from keyhole_studies.mjp.networks import deit
+from keyhole_studies.mjp.networks import build_deit
 from keyhole_studies.resident_data import ResidentData, measure_accuracy
 from keyhole_studies.training import TrainingSettings, take_step, train_network
-from keyhole_studies.training.optimisers import make_optimiser, weight_groups
+from keyhole_studies.training.optimisers import group_parameters, make_optimiser
 
 EVERYTHING = TrainingSettings(
     epochs=1,
@@ -31,7 +31,7 @@ EVERYTHING = TrainingSettings(
 
 def small() -> torch.nn.Module:
     torch.manual_seed(0)
-    return deit(width=32, depth=1, heads=2)
+    return build_deit(width=32, depth=1, heads=2)
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_network_learns_and_its_curve_is_kept(resident: ResidentData) -> None:
     )
 
     def accuracy() -> float:
-        return measure_accuracy(model, resident.test, resident.tested)
+        return measure_accuracy(model, resident.test, resident.test_indices)
 
     before = accuracy()
     found = train_on_curve(model, resident, settings, defense, seed=0)
@@ -60,7 +60,7 @@ def test_a_network_learns_and_its_curve_is_kept(resident: ResidentData) -> None:
 def test_training_is_repeatable(resident: ResidentData) -> None:
     twins = [Mjp().prepare_model(small()) for _ in range(3)]
     for model, seed in zip(twins, (3, 3, 4), strict=True):
-        train_network(model, resident.data, resident.train, EVERYTHING, seed=seed)
+        train_network(model, resident.data, resident.train_indices, EVERYTHING, seed=seed)
     first, second, other = (model.state_dict() for model in twins)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
@@ -70,7 +70,7 @@ def test_global_generators_are_left_where_they_were(resident: ResidentData) -> N
     model = small()
     numpy_state, python_state = np.random.get_state()[1].tolist(), random.getstate()
     before = torch.get_rng_state()
-    train_network(model, resident.data, resident.train, EVERYTHING, seed=0)
+    train_network(model, resident.data, resident.train_indices, EVERYTHING, seed=0)
     assert torch.equal(torch.get_rng_state(), before)
     assert np.random.get_state()[1].tolist() == numpy_state
     assert random.getstate() == python_state
@@ -87,7 +87,7 @@ def test_epochs_are_counted_and_a_callback_may_evaluate(resident: ResidentData) 
         model.eval()
 
     settings = TrainingSettings(epochs=3, batch_size=32)
-    train_network(model, resident.data, resident.train, settings, seed=0, after_epoch=note)
+    train_network(model, resident.data, resident.train_indices, settings, seed=0, after_epoch=note)
     assert epochs == [1, 2, 3]
     assert model.training
 
@@ -97,7 +97,7 @@ def test_a_penalty_is_part_of_the_loss() -> None:
     settings = TrainingSettings(epochs=1, optimiser="sgd", lr=1e-6, weight_decay=0.0)
     x, labels = torch.zeros(4, 2), torch.tensor([0, 1, 2, 0])
     plain, penalised = (
-        take_step(model, x, labels, settings, make_optimiser(model, settings), penalty)
+        take_step(model, x, labels, make_optimiser(model, settings), penalty=penalty)
         for penalty in (None, lambda: 5 + 0 * model.weight.sum())
     )
     assert float(penalised - plain) == pytest.approx(5.0, abs=1e-4)
@@ -110,14 +110,14 @@ def test_a_step_clips_its_gradient() -> None:
         epochs=1, optimiser="sgd", lr=1.0, momentum=0.5, weight_decay=0.0, clip=1e-3
     )
     x = torch.full((1, 2), 1e4)
-    take_step(model, x, torch.tensor([0]), settings, make_optimiser(model, settings))
+    take_step(model, x, torch.tensor([0]), make_optimiser(model, settings), clip=settings.clip)
     by_nesterov = 1.5 * 1e-3  # the gradient, and its momentum once more
     assert float(model.weight.detach().norm()) == pytest.approx(by_nesterov, rel=1e-3)
 
 
 def test_positions_and_what_mjp_adds_are_not_decayed() -> None:
     model = Mjp().prepare_model(small())
-    plain, decayed = weight_groups(model, TrainingSettings(epochs=1))
+    plain, decayed = group_parameters(model, TrainingSettings(epochs=1))
     assert (plain["weight_decay"], decayed["weight_decay"]) == (0.0, 0.05)
     free = {id(parameter) for parameter in plain["params"]}
     names = {name for name, parameter in model.named_parameters() if id(parameter) in free}
@@ -128,7 +128,7 @@ def test_positions_and_what_mjp_adds_are_not_decayed() -> None:
 
 def test_all_weights_decay_where_it_is_asked_for() -> None:
     model = small()
-    (group,) = weight_groups(model, TrainingSettings(epochs=1, decay_all=True))
+    (group,) = group_parameters(model, TrainingSettings(epochs=1, decay_all=True))
     assert len(group["params"]) == len(list(model.parameters()))
 
 
@@ -154,4 +154,4 @@ def test_the_rate_may_fall_in_a_line() -> None:
 def test_an_odd_batch_cannot_be_mixed(resident: ResidentData) -> None:
     settings = TrainingSettings(epochs=1, batch_size=5, mixed=1.0)
     with pytest.raises(DoesNotFit, match="a batch of 5 images cannot be mixed"):
-        train_network(small(), resident.data, resident.train, settings, seed=0)
+        train_network(small(), resident.data, resident.train_indices, settings, seed=0)

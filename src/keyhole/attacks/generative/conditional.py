@@ -120,6 +120,10 @@ class ConditionalBatchNorm(nn.Module):
     """Batch normalisation with one scale and shift per class.
 
     ``y = (x - mean) / sqrt(var + eps) * (1 + shares @ scale) + shares @ shift``.
+
+    Args:
+        features: Channels of the grid.
+        classes: The number of classes.
     """
 
     mean: Tensor
@@ -135,6 +139,12 @@ class ConditionalBatchNorm(nn.Module):
         """The share of each batch in the running statistics."""
 
     def forward(self, x: Tensor, shares: Tensor) -> Tensor:
+        """Normalises a grid.
+
+        Args:
+            x: ``[n, features, H, W]``.
+            shares: How much of each class an image is, ``[n, classes]``.
+        """
         x = F.batch_norm(
             x, self.mean, self.var, training=self.training, momentum=self.momentum, eps=EPS
         )

@@ -8,6 +8,7 @@ from keyhole.attacks.matching.inverting_gradients import (
     UploadedModelInversion,
     Wiig,
 )
+from keyhole.attacks.matching.precision import use_precision
 from keyhole.attacks.matching.presets import (
     DeepLeakage,
     GradInversion,
@@ -28,4 +29,5 @@ __all__ = [
     "Matching",
     "UploadedModelInversion",
     "Wiig",
+    "use_precision",
 ]

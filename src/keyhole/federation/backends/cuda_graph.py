@@ -32,13 +32,14 @@ ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 class CudaGraphTrainer(Backend):
     """Trains clients by recorded steps; recordings are kept from round to round.
 
-    With several ``slots``, that many clients take turns step by step, each on its own stream, so
-    that small operations of several clients share the device. With ``half``, activations are in
-    bfloat16; weights and sums stay in float32.
-
     A single slot uses the channels-last layout, which is faster. Several slots do not: cuDNN's
     batch norm in that layout waits until all its blocks are on the device, and two of them at once
     may block each other for ever.
+
+    Args:
+        half: Whether activations are in bfloat16; weights and sums stay in float32.
+        slots: How many clients take turns step by step, each on its own stream, so that small
+            operations of several clients share the device.
     """
 
     def __init__(self, *, half: bool = False, slots: int = 1) -> None:
@@ -53,13 +54,23 @@ class CudaGraphTrainer(Backend):
 
         The model must be on a GPU, clients must share weights, and the defense must neither
         compute a gradient of its own nor change the model.
+
+        Args:
+            model: The global model.
+            sizes: How many images each client has.
+            training: How clients train.
+            defense: Their defense.
         """
         del sizes
         plain = not uses_door(defense, "on_step") and not uses_door(defense, "on_model")
         return plain and training.lr is not None and next(model.parameters()).is_cuda
 
     def clients_at_once(self, model: nn.Module) -> int:
-        """Returns the number of slots."""
+        """Returns the number of slots.
+
+        Args:
+            model: The global model.
+        """
         return len(self.slots)
 
     def train(
@@ -166,12 +177,23 @@ class ClientRun:
 
 @dataclass
 class GraphedModel:
-    """A copy of a model at fixed memory addresses, and one recorded step per batch shape."""
+    """A copy of a model at fixed memory addresses, and one recorded step per batch shape.
+
+    Args:
+        local: The copy, which steps train.
+        velocity: Running means of each weight's gradient.
+        squares: Running means of the squared gradient; empty unless the optimiser is Adam.
+        steps_taken: The number of steps since the last reset.
+        training: Optimiser, momentum and clip.
+        lr: The learning rate of the next step, a tensor that recorded steps read.
+        half: Whether activations are in bfloat16.
+        layout: The memory format of the weights and inputs.
+        graphs: For each batch shape a recorded step, its inputs and its labels.
+    """
 
     local: nn.Module
     velocity: list[Tensor]
     squares: list[Tensor]
-    """Running means of the squared gradient; empty unless the optimiser is Adam."""
     steps_taken: Tensor
     training: LocalTraining
     lr: Tensor
@@ -183,6 +205,14 @@ class GraphedModel:
     def from_model(
         cls, model: nn.Module, training: LocalTraining, half: bool, layout: torch.memory_format
     ) -> GraphedModel:
+        """Copies a model; nothing is recorded yet.
+
+        Args:
+            model: The model.
+            training: Optimiser, momentum, clip and mode.
+            half: Whether activations are in bfloat16.
+            layout: The memory format of the weights and inputs.
+        """
         local = set_mode(copy.deepcopy(model), training.mode).requires_grad_(True)
         local = local.to(memory_format=layout)
         weights = list(local.parameters())
@@ -198,7 +228,12 @@ class GraphedModel:
 
     @torch.no_grad()
     def reset(self, model: nn.Module, training: LocalTraining) -> None:
-        """Copies the global weights and clears the optimiser's state."""
+        """Copies the global weights and clears the optimiser's state.
+
+        Args:
+            model: The global model.
+            training: Its learning rate is set.
+        """
         assert training.lr is not None
         own, sent = self.local.state_dict(), model.state_dict()
         for name, tensor in own.items():
@@ -208,12 +243,21 @@ class GraphedModel:
         self.lr.fill_(training.lr)
 
     def compute_change(self, model: nn.Module) -> dict[str, Tensor]:
-        """Returns what training has changed in the global weights."""
+        """Returns what training has changed in the global weights.
+
+        Args:
+            model: The global model.
+        """
         own, sent = self.local.state_dict(), model.state_dict()
         return {name: subtract(own[name], sent[name]).detach() for name in sent}
 
     def step(self, x: Tensor, y: Tensor) -> None:
-        """Takes one step on a batch; records it first if the batch shape is new."""
+        """Takes one step on a batch; records it first if the batch shape is new.
+
+        Args:
+            x: Inputs ``[n, C, H, W]``.
+            y: Labels ``[n]``.
+        """
         if x.shape not in self.graphs:
             self.graphs[x.shape] = self.record_step(x, y)
         graph, graph_x, graph_y = self.graphs[x.shape]
@@ -222,7 +266,12 @@ class GraphedModel:
         graph.replay()
 
     def record_step(self, x: Tensor, y: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        """Runs a step a few times and records it; weights and state are put back."""
+        """Runs a step a few times and records it; weights and state are put back.
+
+        Args:
+            x: Inputs ``[n, C, H, W]``.
+            y: Labels ``[n]``.
+        """
         x, y = x.clone(memory_format=self.layout), y.clone()
         weights_before = {name: tensor.clone() for name, tensor in self.local.state_dict().items()}
         state_before = [tensor.clone() for tensor in self.optimiser_state]
@@ -243,7 +292,12 @@ class GraphedModel:
         return graph, x, y
 
     def run_step(self, x: Tensor, y: Tensor) -> None:
-        """Takes one step without a graph."""
+        """Takes one step without a graph.
+
+        Args:
+            x: Inputs ``[n, C, H, W]``.
+            y: Labels ``[n]``.
+        """
         weights = list(self.local.parameters())
         # Casts are not cached: a recorded step must cast the weights of its own time.
         with torch.autocast("cuda", torch.bfloat16, enabled=self.half, cache_enabled=False):
@@ -264,13 +318,21 @@ class GraphedModel:
             torch._foreach_add_([w.detach() for w in weights], change)
 
     def sgd_change(self, gradient: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:
-        """Returns SGD's change of the weights, with momentum."""
+        """Returns SGD's change of the weights, with momentum.
+
+        Args:
+            gradient: Of each weight.
+        """
         torch._foreach_mul_(self.velocity, self.training.momentum)
         torch._foreach_add_(self.velocity, gradient)
         return torch._foreach_mul(self.velocity, -self.lr)
 
     def adam_change(self, gradient: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:
-        """Returns Adam's change of the weights (Kingma and Ba 2015)."""
+        """Returns Adam's change of the weights (Kingma and Ba 2015).
+
+        Args:
+            gradient: Of each weight.
+        """
         first, second = ADAM_BETAS
         self.steps_taken += 1
         torch._foreach_lerp_(self.velocity, gradient, 1 - first)

@@ -1,48 +1,21 @@
-"""Clients' uploads with and without noise, and how alike the heat maps of their models are."""
+"""Heat maps of clients' models: how alike they stay under a defense, and a sheet of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from keyhole.data import ImageSet
-from keyhole.defenses import (
-    Agp,
-    CalibratedNoise,
-    ClientSide,
-    Dp,
-    Tip,
-    match_budget,
-    match_noise_norm,
-)
-from keyhole.metrics.heatmaps import overlay, similarity, to_grey
+from keyhole.defenses import CalibratedNoise, ClientSide
+from keyhole.errors import DoesNotFit
+from keyhole.metrics import compare_heat_maps, overlay_heat_maps
 from keyhole.update import Update
-
-
-def make_defenses(update: Update, model: nn.Module) -> dict[str, CalibratedNoise]:
-    """The paper's three defenses, TIP with its noise divided by the layers, and fair pairs.
-
-    ``tip-at-dp-budget`` has DP's epsilon; ``dp-as-tip`` and ``dp-as-tip-divided`` have noise as
-    long as TIP's.
-
-    Args:
-        update: A client's update, whose steps and rate calibrate the noise.
-        model: The network that it is an update of.
-    """
-    dp, tip, divided = Dp(epsilon=5.0), Tip(epsilon=1.0), Tip(epsilon=1.0, divide=True)
-    return {
-        "dp": dp,
-        "agp": Agp(epsilon=5.0),
-        "tip": tip,
-        "tip-divided": divided,
-        "tip-at-dp-budget": match_budget(tip, dp),
-        "dp-as-tip": match_noise_norm(dp, tip, update, model),
-        "dp-as-tip-divided": match_noise_norm(dp, divided, update, model),
-    }
+from keyhole_studies.drawing import draw_comparison
 
 
 @dataclass(frozen=True)
@@ -67,7 +40,7 @@ class Upload:
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanations:
     """Heat maps of the same n images by many models.
 
     Args:
@@ -80,12 +53,12 @@ class Explained:
     averaged: Tensor
     accuracy: float
 
-    def compare_with(self, clean: Explained, images: Tensor) -> dict[str, Any]:
+    def compare_with(self, clean: Explanations, images: Tensor) -> dict[str, Any]:
         """How like the maps of ``clean`` they are, as overlays and bare: means over images."""
         times = len(self.uploaded) // len(images)
         return {
             "accuracy": self.accuracy,
-            "without_heat": int(find_cold(self.uploaded).sum()),
+            "without_heat": int(find_blank(self.uploaded).sum()),
             "uploaded": compare_maps(images.repeat(times, 1, 1, 1), clean.uploaded, self.uploaded),
             "averaged": compare_maps(images, clean.averaged, self.averaged),
         }
@@ -102,20 +75,16 @@ def compare_maps(images: Tensor, clean: Tensor, other: Tensor) -> dict[str, dict
         clean: Maps without a defense.
         other: Maps with one.
     """
-    warm = ~(find_cold(clean) & find_cold(other))
+    warm = ~(find_blank(clean) & find_blank(other))
     if warm.any():
         images, clean, other = images[warm], clean[warm], other[warm]
-    found = {
-        "overlay": similarity(overlay(images, clean), overlay(images, other)),
-        "map": similarity(to_grey(clean), to_grey(other)),
-    }
     return {
         kind: {name: round(float(values.mean()), 4) for name, values in each.items()}
-        for kind, each in found.items()
+        for kind, each in compare_heat_maps(images, clean, other).items()
     }
 
 
-def find_cold(maps: Tensor) -> Tensor:
+def find_blank(maps: Tensor) -> Tensor:
     """Which of the maps ``[n, H, W]`` are zero everywhere, ``[n]``."""
     return maps.flatten(1).amax(1) == 0
 
@@ -139,3 +108,19 @@ def choose_across_classes(
         rounds[label] = rounds.get(label, 0) + 1
         ranked.append((rounds[label], place))
     return [place for _, place in sorted(ranked, key=lambda item: item[0])[:count]]
+
+
+def draw_heat_maps(images: Tensor, maps: Mapping[str, Tensor], path: Path) -> Path:
+    """Draws images, one row each, beside their heat maps. Returns ``path``, a PNG.
+
+    Args:
+        images: ``[n, C, H, W]`` in [0, 1].
+        maps: Heat maps ``[n, H, W]`` in [0, 1] by the name of their column, in its order.
+        path: The file to write.
+    """
+    if not len(images):
+        raise DoesNotFit("a sheet of heat maps needs at least one image")
+    columns = {"image": list(images)}
+    for name, each in maps.items():
+        columns[name] = list(overlay_heat_maps(images, each.to(images)).double() / 255)
+    return draw_comparison(columns, path)

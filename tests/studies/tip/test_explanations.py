@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from keyhole.errors import DoesNotFit
-from keyhole_studies.tip.heat_pictures import draw_heat_maps
+from keyhole_studies.tip.explanations import draw_heat_maps
 
 
 def test_a_row_an_image_and_a_column_a_defense(tmp_path: Path) -> None:
