@@ -87,7 +87,7 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def doors(monkeypatch: pytest.MonkeyPatch) -> Registry[Door]:
     monkeypatch.setattr(registry, "REGISTRIES", [])
-    return Registry("door", [Gate, Hatch], base=Door, group="test.doors")
+    return Registry("door", {"gate": Gate, "hatch": Hatch}, base=Door, group="test.doors")
 
 
 def test_a_part_is_found_by_its_place(folder: Path, doors: Registry[Door]) -> None:
@@ -158,7 +158,7 @@ def test_strangers_text_cannot_name_code(folder: Path, doors: Registry[Door]) ->
 
 def test_a_registry_without_a_base_is_closed(folder: Path) -> None:
     with pytest.raises(UnknownName, match="unknown door"):
-        Registry("door", [Gate]).parse("strange_parts:Portal")
+        Registry("door", {"gate": Gate}).parse("strange_parts:Portal")
 
 
 def test_a_package_adds_a_name(

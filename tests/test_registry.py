@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
+from torch import nn
 
+from keyhole.attacks import ATTACKS
+from keyhole.attacks.membership import MEMBERSHIP
+from keyhole.defenses import DEFENSES
 from keyhole.errors import BadValue, UnknownName, one_line
-from keyhole.registry import (
-    Registry,
-    parameters,
-    parse_call,
-    spell,
-    split_names,
-    switched_off,
-    unknown,
-)
+from keyhole.federation import PARTITIONS
+from keyhole.models import MODELS
+from keyhole.parameters import parameters, switched_off
+from keyhole.registry import Registry
+from keyhole.spelling import parse_call, spell, split_names, unknown
 
 
 @checked(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Latch:
 
 @pytest.fixture
 def doors() -> Registry[Any]:
-    return Registry("door", [Lock, Latch])
+    return Registry("door", {"lock": Lock, "latch": Latch})
 
 
 def test_a_name_alone_makes_the_member_with_its_defaults(doors: Registry[Any]) -> None:
@@ -208,7 +208,7 @@ def test_what_was_switched_off_is_spelt_and_parses_back(
 ) -> None:
     assert switched_off(timer) == off
     assert spell("timer", parameters(timer), off=switched_off(timer)) == text
-    assert Registry("clock", [Timer]).parse(text) == timer
+    assert Registry("clock", {"timer": Timer}).parse(text) == timer
 
 
 def test_what_has_no_parameters_has_none_switched_off() -> None:
@@ -216,3 +216,26 @@ def test_what_has_no_parameters_has_none_switched_off() -> None:
     assert switched_off(Latch()) == set()
     assert spell("latch", {}) == "latch"
     assert spell("timer", {"patience": None}) == "timer"
+
+
+def test_a_name_is_checked_without_importing_its_part() -> None:
+    parts: Registry[Any] = Registry("part", {"gone": "nowhere:Gone"}, base="nowhere:Base")
+    parts.check_name("gone(size=3)")
+    parts.check_name("my_parts:Mine")
+    with pytest.raises(UnknownName, match=r"unknown part 'gune': did you mean gone\?"):
+        parts.check_name("gune")
+    with pytest.raises(BadValue, match="cannot read"):
+        parts.check_name("gone(3")
+
+
+@pytest.mark.parametrize(
+    "registry", [ATTACKS, DEFENSES, MEMBERSHIP, PARTITIONS], ids=lambda registry: registry.kind
+)
+def test_each_address_leads_to_the_part_of_that_name(registry: Registry[Any]) -> None:
+    assert [member.name for member in registry] == registry.names()
+    assert all(registry[name].name == name for name in registry.names())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_is_made_by_what_its_address_names(name: str) -> None:
+    assert isinstance(MODELS[name].make(classes=3, channels=3, image_size=(32, 32)), nn.Module)

@@ -10,15 +10,15 @@ import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
 from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
 
 from keyhole.errors import RunFolderError, one_line
 from keyhole.untrusted import parse_json, read_regular
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 HALVES = (".*.half", ".tmp??????")
 """What a killed process leaves behind: files that it, or safetensors, had not finished."""
@@ -54,6 +54,8 @@ def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], header: dict[str, str] | None = None
 ) -> Path:
     """Writes safetensors; ``header`` holds words beside them."""
+    from safetensors.torch import save_file  # needs torch, which other files do not
+
     whole = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     seen: set[int] = set()
     for name, tensor in whole.items():  # safetensors refuses tensors that share their memory
@@ -65,6 +67,8 @@ def write_tensors(
 
 def digest_of(tensors: Mapping[str, Tensor], words: str = "") -> str:
     """Tells these tensors, in this order, and words from any others: by names, shapes and bits."""
+    import torch
+
     digest = hashlib.sha256(words.encode())
     for name, tensor in tensors.items():
         digest.update(repr((name, tuple(tensor.shape), tensor.dtype)).encode())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keyhole.errors import BadValue
-from keyhole.registry import shortened
+from keyhole.spelling import shortened
 
 MAX_CHANNELS = 64
 MAX_VALUE = 1e6

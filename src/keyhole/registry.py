@@ -6,28 +6,16 @@ declare, and any other part is found at ``package.module:Name``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
 from keyhole.errors import BadValue
+from keyhole.lazy import import_address
 from keyhole.parameters import construct, parameters, recordable, switched_off, unusual_parameters
 from keyhole.plugins import Plugin, Plugins, address_of, article, import_part
-from keyhole.spelling import parse_call, shortened, spell, split_names, unknown
+from keyhole.spelling import parse_call, spell, unknown
 
-__all__ = [
-    "Registry",
-    "label_of",
-    "name_class",
-    "parameters",
-    "parse_call",
-    "part_name",
-    "shortened",
-    "spell",
-    "spell_part",
-    "split_names",
-    "switched_off",
-    "unknown",
-]
+__all__ = ["Registry", "label_of", "name_class", "part_name", "registered_name", "spell_part"]
 
 T = TypeVar("T")
 
@@ -41,32 +29,49 @@ class Registry(Generic[T]):
     def __init__(
         self,
         kind: str,
-        members: Iterable[type[T] | T],
+        members: Mapping[str, str | type[T] | T],
         *,
-        base: type[Any] | None = None,
+        base: str | type[Any] | None = None,
         group: str | None = None,
     ) -> None:
         """Names the members.
 
         Args:
             kind: What they are, for errors: ``attack``.
-            members: Keyhole's own, each with its ``name``: classes, or ready objects.
-            base: What every part must be; None: only the members are known.
+            members: Keyhole's own parts by name: classes, ready objects, or addresses such as
+                ``keyhole.defenses.agp:Agp``, which are imported when the part is first used.
+            base: The class that every part extends, or its address; None if only the members are
+                known.
             group: The entry points by which packages add more.
         """
-        self.kind, self.base = kind, base
-        self._members: dict[str, Any] = {str(vars(m)["name"]): m for m in members}
+        self.kind, self._base = kind, base
+        self._members = dict(members)
         self._plugins = None if group is None else Plugins(kind, group, self._members)
         if base is not None:
             REGISTRIES.append(self)
 
+    @property
+    def base(self) -> type[Any] | None:
+        """The class that every part extends."""
+        if isinstance(self._base, str):
+            self._base = cast("type[Any]", import_address(self._base))
+        return self._base
+
     def __iter__(self) -> Iterator[type[T]]:
-        """Keyhole's own."""
-        return iter(self._members.values())
+        """Imports and returns Keyhole's own parts."""
+        return (self._member(name) for name in self._members)
+
+    def _member(self, name: str) -> Any:
+        found = self._members[name]
+        return import_address(found) if isinstance(found, str) else found
 
     def names(self) -> list[str]:
         """Keyhole's own names."""
         return list(self._members)
+
+    def known_names(self) -> list[str]:
+        """Keyhole's own names, then those that other packages declare; imports nothing."""
+        return [*self._members, *(self._plugins.available() if self._plugins else ())]
 
     def installed(self) -> list[tuple[Plugin, Any]]:
         """What other packages add; a broken package costs a line in the log."""
@@ -81,16 +86,30 @@ class Registry(Generic[T]):
     def find(self, name: str) -> Any:
         """The part of that name: a class, a function that makes one, or an object."""
         if name in self._members:
-            return self._members[name]
-        if ":" in name and self.base is not None:
+            return self._member(name)
+        if self._is_address(name):
             return import_part(name, self.kind)
-        found = None if self._plugins is None else self._plugins.find(name)
-        if found is None:
-            raise unknown(self.kind, name, self._known())
-        return found
+        self._check_known(name)
+        assert self._plugins is not None
+        return self._plugins.find(name)
 
-    def _known(self) -> list[str]:
-        return [*self._members, *(self._plugins.available() if self._plugins else ())]
+    def check_name(self, text: str) -> None:
+        """Raises what :meth:`parse` raises for an unknown name; imports nothing.
+
+        Args:
+            text: A part as a user writes it: ``gaussian(sigma=0.01)``.
+        """
+        name, _ = parse_call(text)
+        if not self._is_address(name):
+            self._check_known(name)
+
+    def _is_address(self, name: str) -> bool:
+        return ":" in name and self._base is not None
+
+    def _check_known(self, name: str) -> None:
+        known = self.known_names()
+        if name not in known:
+            raise unknown(self.kind, name, known)
 
     def __getitem__(self, name: str) -> type[T]:
         """The class of that name."""
@@ -120,7 +139,7 @@ class Registry(Generic[T]):
         name, values = parse_call(text)
         if name not in self._members:
             raise unknown(self.kind, name, self._members)
-        return self.make(self._members[name], name, values)
+        return self.make(self._member(name), name, values)
 
     def make(self, found: Any, name: str, values: dict[str, Any]) -> T:
         """An object of what :meth:`find` found; raises where that is of another kind."""
@@ -148,7 +167,7 @@ class Registry(Generic[T]):
     def registered_name(self, kind: type) -> str | None:
         """The plain name of a class; None where it has none."""
         own = vars(kind).get("name")
-        if own is not None and self._members.get(own) is kind:
+        if own in self._members and self._member(own) is kind:
             return str(own)
         return None if self._plugins is None else self._plugins.name_of(kind)
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from keyhole.errors import BadValue
 from keyhole.mean_and_std import parse_deviations, parse_means
-from keyhole.registry import shortened, split_names, unknown
+from keyhole.spelling import shortened, split_names, unknown
 
 S = TypeVar("S", bound=BaseModel)
 
@@ -32,7 +32,9 @@ common where batches are small."""
 class Settings(BaseModel):
     """A frozen record of what was asked for; the text below a field describes it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, defer_build=True
+    )
 
     def to_json(self) -> dict[str, Any]:
         return self.model_dump(mode="json")

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from keyhole.errors import BadUpdate, one_line
+
 LONGEST = 1 << 28
 """Bytes of a text file; none that Keyhole writes is as long."""
 DEEPEST = 64
@@ -49,6 +51,25 @@ def read_regular(path: Path, longest: int = LONGEST) -> bytes:
     if len(found) > longest:
         raise OSError(errno.EFBIG, f"longer than {longest:,} bytes")
     return found
+
+
+def check_tensor_file(path: Path) -> None:
+    """Raises :class:`BadUpdate` where there is no regular file to read tensors from."""
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        raise BadUpdate(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise not_safetensors(path, error) from None
+
+
+def not_safetensors(path: Path, error: Exception) -> BadUpdate:
+    """The error for a file that holds no tensors."""
+    why = (isinstance(error, OSError) and error.strerror) or one_line(error)
+    return BadUpdate(
+        f"{path} is not a safetensors file ({why[:200]}): "
+        "write it with safetensors.torch.save_file; pickles are not read"
+    )
 
 
 def parse_json(text: str | bytes, *, odd_numbers_as_words: bool = False) -> Any:

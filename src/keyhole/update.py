@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from keyhole.errors import BadUpdate, one_line
-from keyhole.registry import shortened
-from keyhole.untrusted import open_regular
+from keyhole.spelling import shortened
+from keyhole.untrusted import check_tensor_file, not_safetensors
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """The floating types that defenses compute in."""
@@ -251,16 +251,10 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Tensors get memory of their own: safetensors' own lies at any address, and kernels round
     otherwise where it does not lie as torch's does.
     """
+    check_tensor_file(path)  # safetensors would wait for ever at a pipe
     try:
-        open_regular(path).close()  # safetensors would wait for ever at a pipe
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
             return tensors, dict(file.metadata() or {})
-    except FileNotFoundError:
-        raise BadUpdate(f"{path} does not exist") from None
     except (SafetensorError, OSError, ValueError) as error:
-        why = (isinstance(error, OSError) and error.strerror) or one_line(error)
-        raise BadUpdate(
-            f"{path} is not a safetensors file ({why[:200]}): "
-            "write it with safetensors.torch.save_file; pickles are not read"
-        ) from None
+        raise not_safetensors(path, error) from None

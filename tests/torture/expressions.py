@@ -11,8 +11,10 @@ from keyhole.attacks import ATTACKS
 from keyhole.attacks.membership import MEMBERSHIP
 from keyhole.data.image_set import parse_size
 from keyhole.defenses import DEFENSES
-from keyhole.federation.partition import PARTITIONS
-from keyhole.registry import Registry, parameters, split_names
+from keyhole.federation import PARTITIONS
+from keyhole.parameters import parameters
+from keyhole.registry import Registry
+from keyhole.spelling import split_names
 from torture.fuzzing import Fuzzer
 from torture.mutations import spoil_text
 

@@ -15,7 +15,8 @@ from keyhole.defenses import Capability, Defense
 from keyhole.errors import DoesNotFit
 from keyhole.parameters import recordable
 from keyhole.plugins import address_of
-from keyhole.registry import part_name, spell
+from keyhole.registry import part_name
+from keyhole.spelling import spell
 from keyhole.threat import Attacker, Knowledge, Server
 from keyhole.update import Update
 

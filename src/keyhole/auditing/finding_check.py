@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from keyhole.metrics import METRICS, Metric, Summary
 from keyhole.metrics.metric import MOST_DIGITS, ROUNDING
-from keyhole.registry import shortened
+from keyhole.spelling import shortened
 from keyhole.threat import Attacker
 
 T = TypeVar("T")

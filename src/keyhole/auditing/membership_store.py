@@ -18,11 +18,12 @@ from torch import Tensor
 from keyhole.atomic import is_half, read_json, remove_tree, sweep, write_json, write_tensors
 from keyhole.attacks.membership.target_training import Weights
 from keyhole.auditing.membership_result import MembershipResult, Trial
+from keyhole.auditing.run_folder import PLAN
 from keyhole.errors import BadUpdate, RunFolderError
 from keyhole.lock import LOCK, make_folder
 from keyhole.update import read_safetensors
 
-PLAN, RESULT, REPORT = "plan.json", "result.json", "report.html"
+RESULT, REPORT = "result.json", "report.html"
 TRIALS, MODELS = "trials", "models"
 OWN = (REPORT, RESULT, TRIALS, MODELS)
 """What an experiment writes beside its plan, which is written first and removed last."""
@@ -120,13 +121,6 @@ class MembershipStore:
     def _drop_models(self) -> None:
         for path in (self.root / MODELS).glob("*.safetensors"):
             remove_tree(path)
-
-
-def is_membership_run(root: Path) -> bool:
-    """Whether a folder holds a membership experiment, rather than an audit."""
-    path = root / PLAN
-    plan = read_json(path) if path.is_file() else None
-    return isinstance(plan, dict) and "members" in plan
 
 
 def read_result(root: Path) -> MembershipResult:

@@ -13,7 +13,8 @@ from keyhole.auditing.finding import Finding
 from keyhole.auditing.json_schema import SCHEMA_VERSION
 from keyhole.auditing.latex import latex_tables
 from keyhole.auditing.membership_result import MembershipResult
-from keyhole.auditing.membership_store import is_membership_run, read_result
+from keyhole.auditing.membership_store import read_result
+from keyhole.auditing.run_folder import is_membership_run
 from keyhole.auditing.sections import Section, split_into_sections
 from keyhole.auditing.store import Store, read_skipped_and_notes
 from keyhole.auditing.tables import (

@@ -23,13 +23,14 @@ from keyhole.atomic import (
 from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.finding_check import typed
+from keyhole.auditing.run_folder import PLAN, check_is_run, read_object, read_run_plan
 from keyhole.auditing.store_checkpointer import StateFile, in_order
 from keyhole.errors import BadUpdate, RunFolderError, one_line
 from keyhole.lock import LOCK, FolderLock, make_folder
-from keyhole.registry import shortened
+from keyhole.spelling import shortened
 from keyhole.update import read_safetensors
 
-PLAN, ORDER, SUMMARY = "plan.json", "order.json", "summary.json"
+ORDER, SUMMARY = "order.json", "summary.json"
 FOLDERS = ("findings", "pictures", "chunks", "states")
 OWN = (SUMMARY, "report.html", *FOLDERS, ORDER)
 """What an audit writes beside its plan, in the order in which it is removed: a finding goes before
@@ -113,14 +114,11 @@ class Store:
     @classmethod
     def existing(cls, root: Path) -> Store:
         """The folder of an audit that was run before."""
-        store = cls(root)
-        if store.plan() is None:
-            raise RunFolderError(f"{root} is not the folder of an audit: it has no {PLAN}")
-        return store
+        check_is_run(root)
+        return cls(root)
 
     def plan(self) -> dict[str, Any] | None:
-        path = self.root / PLAN
-        return read_object(path) if path.is_file() else None
+        return read_run_plan(self.root)
 
     def _clear(self) -> None:
         """Removes what an earlier audit wrote here, and nothing else; its plan stays."""
@@ -268,14 +266,6 @@ def is_own(path: Path) -> bool:
 def is_stray(path: Path) -> bool:
     """What a killed process may have left."""
     return is_half(path) or path.name == LOCK
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds one object."""
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise RunFolderError(f"{path} is not as an audit writes it: it holds no JSON object")
-    return found
 
 
 def check_pictures(found: Mapping[str, Tensor]) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from typing import Any, get_type_hints
 
 import click
+import typer.core
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 from typer.models import ArgumentInfo
 
@@ -52,7 +53,8 @@ class Command(TyperCommand):
 
     def get_help(self, ctx: click.Context) -> str:
         restore_argument_help(self)
-        return without_escapes(super().get_help(ctx))
+        with without_rich():
+            return without_escapes(super().get_help(ctx))
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Nothing: typer lists the arguments before the options, and click 8.5 would once more."""
@@ -90,8 +92,19 @@ def restore_argument_help(command: click.Command) -> None:
             parameter.help = next(texts, None)
 
 
+@contextmanager
+def without_rich() -> Iterator[None]:
+    """Keeps typer from importing rich's renderers, which it uses here only to escape brackets."""
+    before = typer.core.HAS_RICH
+    typer.core.HAS_RICH = False
+    try:
+        yield
+    finally:
+        typer.core.HAS_RICH = before
+
+
 def without_escapes(text: str) -> str:
-    r"""Typer escapes brackets for rich, which does not print our help: ``\[default: auto]``."""
+    r"""Removes the escapes that some versions of typer add: ``\[default: auto]``."""
     return text.replace("\\[", "[")
 
 

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from keyhole.auditing.run_folder import check_is_run, is_membership_run
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import Json, Wide
 from keyhole.errors import BadValue
@@ -31,15 +32,15 @@ def compare(
     """
     if len(runs) < 2:
         raise BadValue(f"a comparison needs two runs or more: keyhole compare {runs[0]} OTHER")
-    with INTERRUPTS.leaving_at_once():
-        from keyhole.auditing.comparison import compare_results
-        from keyhole.auditing.membership_store import is_membership_run
-        from keyhole.auditing.results import AuditResult
-        from keyhole.report.comparison_console import print_comparison
-        from keyhole.report.comparison_page import write_comparison
     for run in runs:
         if is_membership_run(run):
             raise BadValue(f"{run} is a membership run: compare takes audits")
+        check_is_run(run)
+    with INTERRUPTS.leaving_at_once():
+        from keyhole.auditing.comparison import compare_results
+        from keyhole.auditing.results import AuditResult
+        from keyhole.report.comparison_console import print_comparison
+        from keyhole.report.comparison_page import write_comparison
     with show_progress() as bar:
         bar.show("findings are read")
         comparison = compare_results([AuditResult.load(run) for run in runs])

@@ -10,7 +10,7 @@ from keyhole.cli.shared import Json
 from keyhole.interrupts import INTERRUPTS
 from keyhole.terminal import TextTable, plain, say, say_json, say_table, say_unwrapped
 
-ROOMS = "attacks, membership, defenses, models, data, metrics"
+KINDS = "attacks, membership, defenses, models, data, metrics"
 FACTS = {
     "paper": "Paper",
     "needs": "Needs",
@@ -26,7 +26,7 @@ FACTS = {
 
 
 def list_all(
-    room: Annotated[str | None, typer.Argument(metavar="[PART]", help=f"One of: {ROOMS}.")] = None,
+    kind: Annotated[str | None, typer.Argument(metavar="[PART]", help=f"One of: {KINDS}.")] = None,
     name: Annotated[
         str | None, typer.Argument(metavar="[NAME]", help="One of its entries, in detail.")
     ] = None,
@@ -34,24 +34,24 @@ def list_all(
 ) -> None:
     """List attacks, defenses, models, data sets and metrics, or tell of one of them."""
     with INTERRUPTS.leaving_at_once():
-        from keyhole.report.catalogue import catalogue
-        from keyhole.report.details import entries_of, entry_of
-    if room is not None and name is not None:
-        entry = entry_of(room, name)
+        from keyhole.report.catalogue import build_catalogue
+        from keyhole.report.details import describe_entry, list_entries
+    if kind is not None and name is not None:
+        entry = describe_entry(kind, name)
         say_json(entry, indent=1) if as_json else print_entry(entry)
         return
-    rooms = catalogue() if room is None else {room: entries_of(room)}
+    lists = build_catalogue() if kind is None else {kind: list_entries(kind)}
     if as_json:
-        say_json(rooms, indent=1)
+        say_json(lists, indent=1)
         return
-    for each, entries in rooms.items():
-        print_room(each, entries)
+    for each, entries in lists.items():
+        print_list(each, entries)
     say_unwrapped("More on each: keyhole list PART NAME, such as keyhole list defenses gaussian")
 
 
-def print_room(room: str, entries: list[dict[str, Any]]) -> None:
-    """A table of names and summaries."""
-    say(room, style="bold")
+def print_list(kind: str, entries: list[dict[str, Any]]) -> None:
+    """Prints a table of names and summaries."""
+    say(kind, style="bold")
     table = TextTable()
     table.add_column("name")
     table.add_column("what it is", fold=True)

@@ -11,7 +11,7 @@ from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import Json
 from keyhole.errors import BadValue
 from keyhole.interrupts import INTERRUPTS
-from keyhole.registry import spell
+from keyhole.spelling import spell
 from keyhole.terminal import log, say_json, say_unwrapped
 
 if TYPE_CHECKING:

@@ -18,18 +18,6 @@ DataDir = Annotated[str | None, typer.Option(help="Folder of data sets; default:
 Out = Annotated[Path | None, typer.Option(help="Run folder; default: under runs/.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an earlier run there.")]
 
-ClientMode = Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")]
-ImageSize = Annotated[
-    str | None, typer.Option(help="Size to scale images to: 224, or 112x92 (height x width).")
-]
-Mean = Annotated[
-    str | None,
-    typer.Option(help="Mean of pixels in 0..1 that clients subtract: 0.5, or 0.49,0.48,0.45."),
-]
-Std = Annotated[
-    str | None, typer.Option(help="Standard deviation of the pixels; given with --mean.")
-]
-
 
 def read_victims_at_once(text: str) -> int | None:
     """How many victims share the device: a number, or None for as many as fit."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from keyhole.cli.early_checks import check_training
 from keyhole.cli.plan_options import Given, takes_fields_of
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out
@@ -42,6 +43,7 @@ def train(
     The same command continues an interrupted training, to the same weights.
     """
     plan = make_settings(TrainingPlan, given)
+    check_training(plan, data_dir)
     with INTERRUPTS.leaving_at_once():
         from keyhole.device import find_device
         from keyhole.federation import train as train_federation

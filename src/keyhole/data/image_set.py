@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tvf
 
 from keyhole.errors import BadValue
-from keyhole.registry import shortened
+from keyhole.spelling import shortened
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 

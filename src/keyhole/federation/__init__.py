@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from keyhole.federation.capture import CaptureWriter, Reply
     from keyhole.federation.capture_reader import Capture
     from keyhole.federation.client import RoundClient, defended_update, local_update
-    from keyhole.federation.partition import PARTITIONS
     from keyhole.federation.plain_loop import ProtectedClient, protect
-    from keyhole.federation.plan import TrainingPlan
+    from keyhole.federation.plan import PARTITIONS, TrainingPlan
     from keyhole.federation.rounds import ClientUpdate, Federation, Round, client_generator
     from keyhole.federation.run import TrainingResult, assemble, train
     from keyhole.federation.training import LocalTraining, augment_images

@@ -1,49 +1,36 @@
-"""What there is to choose from, room by room."""
+"""Lists what there is to choose from: attacks, defenses, models, data sets and metrics."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from keyhole.attacks import ATTACKS
 from keyhole.attacks.membership import MEMBERSHIP
-from keyhole.data import SOURCES
-from keyhole.defenses import DEFENSES, Defense
+from keyhole.data.sources import OWN_FOLDER, SOURCES, known_sources
+from keyhole.defenses import DEFENSES
 from keyhole.errors import KeyholeError
 from keyhole.metrics.chosen import NAMED
 from keyhole.models import FAMILIES, MODELS, OWN, PLUGINS, Architecture
+from keyhole.models.architectures import known_models
 from keyhole.parameters import default_parameters, parameter_names
 from keyhole.registry import Registry
+
+if TYPE_CHECKING:
+    from keyhole.defenses import Defense
 
 Entry = dict[str, Any]
 
 
-def catalogue() -> dict[str, list[Entry]]:
-    """Attacks on images and on membership, defenses, models, data sets and metrics by room.
+def build_catalogue() -> dict[str, list[Entry]]:
+    """Lists attacks on images and on membership, defenses, models, data sets and metrics.
 
     Those of other packages come after Keyhole's own, and say where they are from.
     """
-    return {
-        "attacks": [attack_entry(*each) for each in members_of(ATTACKS)],
-        "membership": [part_entry(*each) for each in members_of(MEMBERSHIP)],
-        "defenses": [defense_entry(*each) for each in members_of(DEFENSES)],
-        "models": model_entries(),
-        "data": [
-            *(
-                {"name": s.name, "summary": s.summary, "needs": s.where and f"{s.where}"}
-                for s in SOURCES.values()
-            ),
-            {
-                "name": "PATH/TO/FOLDER",
-                "summary": "any folder of images",
-                "needs": "CLASS/IMAGE.png",
-            },
-        ],
-        "metrics": [metric_entry(*each) for each in members_of(NAMED)],
-    }
+    return {kind: list_parts() for kind, list_parts in LISTS.items()}
 
 
 def members_of(registry: Registry[Any]) -> Iterator[tuple[str, Any, str]]:
@@ -159,3 +146,30 @@ def remove_roles(text: str) -> str:
 
 def origin(package: str) -> Entry:
     return {"from": package} if package else {}
+
+
+def data_entries() -> list[Entry]:
+    """The data sets by name, and any folder."""
+    known = [{"name": s.name, "summary": s.summary, "needs": s.where} for s in SOURCES.values()]
+    own = {"name": OWN_FOLDER, "summary": "any folder of images", "needs": "CLASS/IMAGE.png"}
+    return [*known, own]
+
+
+LISTS: dict[str, Callable[[], list[Entry]]] = {
+    "attacks": lambda: [attack_entry(*each) for each in members_of(ATTACKS)],
+    "membership": lambda: [part_entry(*each) for each in members_of(MEMBERSHIP)],
+    "defenses": lambda: [defense_entry(*each) for each in members_of(DEFENSES)],
+    "models": model_entries,
+    "data": data_entries,
+    "metrics": lambda: [metric_entry(*each) for each in members_of(NAMED)],
+}
+"""What lists the parts of each kind."""
+NAMES: dict[str, Callable[[], list[str]]] = {
+    "attacks": ATTACKS.known_names,
+    "membership": MEMBERSHIP.known_names,
+    "defenses": DEFENSES.known_names,
+    "models": known_models,
+    "data": known_sources,
+    "metrics": NAMED.known_names,
+}
+"""What gives their names, for which no part need be imported."""

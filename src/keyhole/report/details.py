@@ -1,4 +1,4 @@
-"""One thing of the catalogue in detail: what it does, and what its parameters may be."""
+"""Describes one part in detail: what it does, and what its parameters may be."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from keyhole.models import OWN
 from keyhole.parameters import parameter_hints, parameter_names
 from keyhole.registry import Registry
 from keyhole.report.catalogue import (
+    LISTS,
+    NAMES,
     Entry,
     attack_entry,
-    catalogue,
     defense_entry,
     metric_entry,
     part_entry,
@@ -38,39 +39,45 @@ DESCRIBE = {"attacks": attack_entry, "defenses": defense_entry, "metrics": metri
 """What tells of a part, where that is not :func:`part_entry`."""
 
 
-def entries_of(room: str) -> list[Entry]:
-    """Everything in one room; an unknown room is refused with the nearest names."""
-    rooms = catalogue()
-    if room in rooms:
-        return rooms[room]
-    holders = [r for r, entries in rooms.items() if room in (e["name"] for e in entries)]
-    if holders:
-        where = f"keyhole list {holders[0]} {room}"
-        raise UnknownName(f"{room!r} is one of the {holders[0]}: write `{where}`")
-    raise unknown("part of the list", room, rooms)
+def list_entries(kind: str) -> list[Entry]:
+    """Every part of one kind."""
+    check_kind(kind)
+    return LISTS[kind]()
 
 
-def entry_of(room: str, name: str) -> Entry:
-    """One entry with its ``description``, and with ``allowed`` values of its parameters."""
-    entries = {entry["name"]: entry for entry in entries_of(room)}
-    asked = parse_call(name)[0]
-    if room == "models" and asked not in entries and ":" in asked:
+def check_kind(kind: str) -> None:
+    """Raises where there is no such kind of parts; says where a part of that name is."""
+    if kind in LISTS:
+        return
+    holder = next((each for each, names in NAMES.items() if kind in names()), None)
+    if holder is not None:
+        where = f"keyhole list {holder} {kind}"
+        raise UnknownName(f"{kind!r} is one of the {holder}: write `{where}`")
+    raise unknown("part of the list", kind, LISTS)
+
+
+def describe_entry(kind: str, text: str) -> Entry:
+    """One part with its ``description``, and with the ``allowed`` values of its parameters."""
+    check_kind(kind)
+    asked, known = parse_call(text)[0], NAMES[kind]()
+    if kind == "models" and asked not in known and ":" in asked:
         family = f"{asked.partition(':')[0]}:NAME"
-        asked = family if family in entries else OWN
-    elsewhere = room in REGISTRIES and ":" in asked
-    if asked not in entries and not elsewhere:
-        raise unknown(room.removesuffix("s"), asked, entries)
-    if room not in REGISTRIES:
-        return entries[asked]
-    part = REGISTRIES[room].find(asked)
-    entry = entries.get(asked) or DESCRIBE.get(room, part_entry)(asked, part)
+        asked = family if family in known else OWN
+    elsewhere = kind in REGISTRIES and ":" in asked
+    if asked not in known and not elsewhere:
+        raise unknown(kind.removesuffix("s"), asked, known)
+    if kind not in REGISTRIES:
+        return next(entry for entry in list_entries(kind) if entry["name"] == asked)
+    part = REGISTRIES[kind].find(asked)
+    listed = {entry["name"]: entry for entry in list_entries(kind)}
+    entry = listed.get(asked) or DESCRIBE.get(kind, part_entry)(asked, part)
     if "parameters" not in entry:
         return entry
     maker = part if callable(part) else type(part)
-    return {**entry, "description": description(maker), "allowed": allowed_values(maker)}
+    return {**entry, "description": describe(maker), "allowed": allowed_values(maker)}
 
 
-def description(kind: Any) -> str:
+def describe(kind: Any) -> str:
     """The docstring of a class or a function, without examples.
 
     A class also tells those of the classes it has parameters from.

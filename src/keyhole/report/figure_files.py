@@ -21,7 +21,6 @@ from keyhole.auditing.results import AuditResult
 from keyhole.auditing.sections import Section
 from keyhole.auditing.store import Store
 from keyhole.errors import BadValue
-from keyhole.registry import shortened
 from keyhole.report import membership_view, view
 from keyhole.report.drawing import (
     StripRow,
@@ -32,6 +31,7 @@ from keyhole.report.drawing import (
     literal,
 )
 from keyhole.report.figures import LOSS_SIZE, ROC_SIZE, SWEEP_SIZE, figure_style
+from keyhole.spelling import shortened
 
 FORMATS = ("png", "pdf", "svg")
 INK = "#1d2129"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from keyhole.auditing.membership import MembershipResult, Trial
 from keyhole.metrics.membership import RateAt
-from keyhole.registry import spell
+from keyhole.spelling import spell
 
 
 def headline(trials: Sequence[Trial]) -> str:
