@@ -75,13 +75,13 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     monkeypatch.setattr(
         plugins, "entry_points", lambda group: [e for e in found if e.group == group]
     )
-    plugins.declared.cache_clear()
+    plugins.find_entry_points.cache_clear()
 
     def add(name: str, value: str) -> None:
         found.append(EntryPoint(name, value, "test.doors"))
 
     yield add
-    plugins.declared.cache_clear()
+    plugins.find_entry_points.cache_clear()
 
 
 @pytest.fixture
@@ -132,11 +132,11 @@ def test_what_is_of_another_kind_is_refused(folder: Path, doors: Registry[Door],
     [
         ("nowhere_to_be_found:Door", "cannot import 'nowhere_to_be_found' (No module named"),
         ("broken_parts:Door", "cannot import 'broken_parts' (not): a door of your own is named"),
-        ("strange_parts:Missing", "strange_parts has nothing to call by the name 'Missing'"),
-        ("strange_parts:", "strange_parts has nothing to call by the name ''"),
+        ("strange_parts:Missing", "strange_parts has nothing by the name 'Missing'"),
+        ("strange_parts:", "strange_parts has nothing by the name ''"),
         (":Door", "':Door' is no door: write package.module:Name"),
         ("..os:path", "is no door: write package.module:Name"),
-        ("strange_parts:Door:name", "nothing to call by the name 'Door:name'"),
+        ("strange_parts:Door:name", "nothing by the name 'Door:name'"),
         ("os/path:join", "is no door: write package.module:Name"),
     ],
 )
@@ -188,8 +188,8 @@ def test_a_broken_package_costs_one_line_and_not_the_others(
     declare("wall", "strange_parts:Wall")
     declare("portal", "strange_parts:Portal")
     with caplog.at_level(logging.WARNING, logger="keyhole"):
-        assert [plugin.name for plugin, _ in doors.installed()] == ["portal"]
-        assert [plugin.name for plugin, _ in doors.installed()] == ["portal"]
+        assert [plugin.name for plugin, _ in doors.load_installed()] == ["portal"]
+        assert [plugin.name for plugin, _ in doors.load_installed()] == ["portal"]
     broken, wall = caplog.messages
     assert (
         "door 'broken' of the package broken_parts cannot be loaded (RuntimeError: not)" in broken
@@ -213,8 +213,8 @@ def test_keyholes_own_name_wins_with_a_note(
     declare("twice", "strange_parts:Arch")
     with caplog.at_level(logging.WARNING, logger="keyhole"):
         assert doors.parse("gate") == Gate()
-        assert [plugin.name for plugin, _ in doors.installed()] == ["twice"]
-        assert [plugin.name for plugin, _ in doors.installed()] == ["twice"]
+        assert [plugin.name for plugin, _ in doors.load_installed()] == ["twice"]
+        assert [plugin.name for plugin, _ in doors.load_installed()] == ["twice"]
     assert len(caplog.messages) == 2
     assert "door 'gate'" in caplog.messages[0]
     assert "Keyhole has one of that name: ask for it by strange_parts:Portal" in caplog.messages[0]

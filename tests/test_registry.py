@@ -16,9 +16,9 @@ from keyhole.defenses import DEFENSES
 from keyhole.errors import BadValue, UnknownName, one_line
 from keyhole.federation import PARTITIONS
 from keyhole.models import MODELS
-from keyhole.parameters import parameters, switched_off
+from keyhole.parameters import find_disabled, read_parameters
 from keyhole.registry import Registry
-from keyhole.spelling import parse_call, spell, split_names, unknown
+from keyhole.spelling import parse_call, spell, split_names, unknown_name
 
 
 @checked(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ def test_empty_parts_of_a_list_are_left_out() -> None:
 
 
 def test_a_long_list_of_names_is_cut() -> None:
-    text = str(unknown("model", "zzz", [f"m{i:03}" for i in range(100)]))
+    text = str(unknown_name("model", "zzz", [f"m{i:03}" for i in range(100)]))
     assert "..." in text
     assert "m099" not in text
 
@@ -177,9 +177,9 @@ def test_only_dataclass_instances_have_parameters() -> None:
     class Plain:
         a: int = 1
 
-    assert parameters(Plain()) == {"a": 1}
-    assert parameters(Plain) == {}
-    assert parameters(object()) == {}
+    assert read_parameters(Plain()) == {"a": 1}
+    assert read_parameters(Plain) == {}
+    assert read_parameters(object()) == {}
 
 
 def test_registries_keep_the_order_of_their_members(doors: Registry[Any]) -> None:
@@ -206,14 +206,14 @@ def test_an_error_without_text_is_told_by_its_type() -> None:
 def test_what_was_switched_off_is_spelt_and_parses_back(
     timer: Timer, off: set[str], text: str
 ) -> None:
-    assert switched_off(timer) == off
-    assert spell("timer", parameters(timer), off=switched_off(timer)) == text
+    assert find_disabled(timer) == off
+    assert spell("timer", read_parameters(timer), off=find_disabled(timer)) == text
     assert Registry("clock", {"timer": Timer}).parse(text) == timer
 
 
 def test_what_has_no_parameters_has_none_switched_off() -> None:
-    assert switched_off(object()) == set()
-    assert switched_off(Latch()) == set()
+    assert find_disabled(object()) == set()
+    assert find_disabled(Latch()) == set()
     assert spell("latch", {}) == "latch"
     assert spell("timer", {"patience": None}) == "timer"
 

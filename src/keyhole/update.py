@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from keyhole.errors import BadUpdate, one_line
-from keyhole.spelling import shortened
+from keyhole.spelling import shorten
 from keyhole.untrusted import check_tensor_file, not_safetensors
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -121,17 +121,17 @@ class Update:
                 why = "which changed and holds several numbers: no defense acts on integers"
             else:
                 continue
-            raise BadUpdate(f"the update has {kind_of(tensor)} in {shortened(name)}, {why}")
+            raise BadUpdate(f"the update has {kind_of(tensor)} in {shorten(name)}, {why}")
         return self
 
     def check_against(self, weights: Mapping[str, Tensor]) -> Update:
         """Returns itself, or raises :class:`BadUpdate` where it is another model's."""
         for name, tensor in self.change.items():
             if name not in weights:
-                raise BadUpdate(f"the update has {shortened(name)}, which the model does not have")
+                raise BadUpdate(f"the update has {shorten(name)}, which the model does not have")
             if tensor.shape != weights[name].shape:
                 raise BadUpdate(
-                    f"the update's {shortened(name)} has shape {tuple(tensor.shape)}, "
+                    f"the update's {shorten(name)} has shape {tuple(tensor.shape)}, "
                     f"the model's {tuple(weights[name].shape)}: it belongs to another model"
                 )
         return self
@@ -162,18 +162,14 @@ def check_finite(tensors: Mapping[str, Tensor], whose: str, remedy: str) -> None
     """Raises :class:`BadUpdate` where a value is NaN or infinite: "WHOSE 3 NaN ...: REMEDY"."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dtype not in FLOATS:
-            raise BadUpdate(
-                f"{whose} {kind_of(tensor)} in {shortened(name)}: use float32 or float16"
-            )
+            raise BadUpdate(f"{whose} {kind_of(tensor)} in {shorten(name)}: use float32 or float16")
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
         if tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.double)).isfinite():
             continue  # NaN and infinity survive any sum, which is quicker to look at
         count = int((~torch.isfinite(tensor)).sum())
         if count:
-            raise BadUpdate(
-                f"{whose} {count} NaN or infinite values in {shortened(name)}: {remedy}"
-            )
+            raise BadUpdate(f"{whose} {count} NaN or infinite values in {shorten(name)}: {remedy}")
 
 
 def check_weights(weights: Mapping[str, Tensor]) -> None:

@@ -149,7 +149,7 @@ VICTIM = ("--model", "mlp", "--data", "digits")
         (("audit", "key.toml"), "unknown key in key.toml 'modell': did you mean model"),
         (("audit", "--victims", "0"), "victims: input should be greater than or equal to 1"),
         (("audit", "--model", ","), "--model: ',' names nothing"),
-        (("audit", "--victims-at-once", "x"), "victims-at-once: it is auto or a positive number"),
+        (("audit", "--victims-at-once", "x"), "victims-at-once: give auto or a positive number"),
         (("audit", "--data", "digits", "--mean", "0.5"), "mean is given without std"),
         (("audit", "--client-mode", "x"), "client-mode: input should be 'train', 'eval'"),
         (("audit", "--model", "mpl"), "unknown model 'mpl': did you mean mlp"),

@@ -13,7 +13,7 @@ from keyhole.attacks.generative.prior import public_half
 from keyhole.auditing.resolve import ResolvedStage, fallbacks
 from keyhole.defenses import Capability, Defense
 from keyhole.errors import DoesNotFit
-from keyhole.parameters import recordable
+from keyhole.parameters import make_recordable
 from keyhole.plugins import address_of
 from keyhole.registry import part_name
 from keyhole.spelling import spell
@@ -126,7 +126,7 @@ def _defended(made: ResolvedStage, defense: Defense, model: nn.Module) -> list[A
 
 
 def skip(attack: str, made: ResolvedStage, defense: Defense, why: str) -> Skipped:
-    defended = spell(defense.spec.name, recordable(defense.spec.parameters))
+    defended = spell(defense.spec.name, make_recordable(defense.spec.parameters))
     return Skipped(attack, made.stage.model, defended, why, made.label or made.stage.data)
 
 

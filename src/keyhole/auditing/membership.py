@@ -30,7 +30,7 @@ from keyhole.errors import KeyholeError
 from keyhole.lock import locked
 from keyhole.metrics import membership as metrics
 from keyhole.models import build
-from keyhole.parameters import parameters, recordable
+from keyhole.parameters import make_recordable, read_parameters
 from keyhole.progress import NullProgress, Progress
 from keyhole.seeds import derive
 from keyhole.threat import Attacker, Server
@@ -214,7 +214,7 @@ class MembershipRun:
         theirs = performance(problem, self.truth.others.concatenate(self.truth.public))
         spec = training.defense.spec
         return Trial(
-            defense={"name": spec.name, "parameters": recordable(spec.parameters)},
+            defense={"name": spec.name, "parameters": make_recordable(spec.parameters)},
             epochs=training.rounds * (training.local.epochs or 1),
             train_accuracy=ours[0],
             test_accuracy=theirs[0],
@@ -238,7 +238,7 @@ class MembershipRun:
         known = None if attacker is Attacker.NAIVE else str(problem.training.defense.spec)
         return Inference(
             attack=attack.label,
-            attack_parameters=recordable(parameters(attack)),
+            attack_parameters=make_recordable(read_parameters(attack)),
             attacker=attacker,
             knowledge=attack.knowledge(problem) | {"defense": known},
             auc=metrics.auc(members, others),

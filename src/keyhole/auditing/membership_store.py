@@ -15,7 +15,14 @@ from typing import Any
 
 from torch import Tensor
 
-from keyhole.atomic import is_half, read_json, remove_tree, sweep, write_json, write_tensors
+from keyhole.atomic import (
+    is_unfinished,
+    read_json,
+    remove_tree,
+    remove_unfinished,
+    write_json,
+    write_tensors,
+)
 from keyhole.attacks.membership.target_training import Weights
 from keyhole.auditing.membership_result import MembershipResult, Trial
 from keyhole.auditing.run_folder import PLAN
@@ -77,7 +84,7 @@ class MembershipStore:
             for name in OWN:
                 remove_tree(self.root / name)
         write_json(self.root / PLAN, self.plan)
-        sweep(self.root)
+        remove_unfinished(self.root)
         for name in (TRIALS, MODELS):
             make_folder(self.root / name)
 
@@ -133,4 +140,4 @@ def read_result(root: Path) -> MembershipResult:
 
 def is_stray(path: Path) -> bool:
     """What a killed process may have left."""
-    return path.name == LOCK or is_half(path)
+    return path.name == LOCK or is_unfinished(path)

@@ -31,7 +31,7 @@ from keyhole.defenses.base import Memory
 from keyhole.federation import defended_update
 from keyhole.metrics import METRICS, summarise
 from keyhole.models.dropout_sites import MaskRecorder
-from keyhole.parameters import parameters, recordable
+from keyhole.parameters import make_recordable, read_parameters
 from keyhole.progress import Progress
 from keyhole.registry import part_name
 from keyhole.seeds import generator
@@ -248,10 +248,10 @@ def conclude(
         key=key(setting, row),
         model=made.stage.model,
         data=made.label or made.stage.data,
-        defense={"name": spec.name, "parameters": recordable(spec.parameters)},
+        defense={"name": spec.name, "parameters": make_recordable(spec.parameters)},
         attacker=row.attacker.value,
         attack=part_name(row.attack),
-        attack_parameters=recordable(parameters(row.attack)),
+        attack_parameters=make_recordable(read_parameters(row.attack)),
         knowledge=setting.knowledge(row, made.data.labels[:1]).summary(),
         victims=len(made.victims),
         seconds=measured.seconds,

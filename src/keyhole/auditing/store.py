@@ -12,10 +12,10 @@ from torch import Tensor
 
 from keyhole.atomic import (
     digest_of,
-    is_half,
+    is_unfinished,
     read_json,
     remove_tree,
-    sweep,
+    remove_unfinished,
     write_json,
     write_tensors,
     write_text,
@@ -27,7 +27,7 @@ from keyhole.auditing.run_folder import PLAN, check_is_run, read_object, read_ru
 from keyhole.auditing.store_checkpointer import StateFile, in_order
 from keyhole.errors import BadUpdate, RunFolderError, one_line
 from keyhole.lock import LOCK, FolderLock, make_folder
-from keyhole.spelling import shortened
+from keyhole.spelling import shorten
 from keyhole.update import read_safetensors
 
 ORDER, SUMMARY = "order.json", "summary.json"
@@ -65,7 +65,7 @@ class Store:
             if fresh:
                 store._clear()
             store.write_json(PLAN, plan)
-            sweep(root)
+            remove_unfinished(root)
             for folder in FOLDERS:
                 make_folder(root / folder)
         except BaseException:
@@ -265,7 +265,7 @@ def is_own(path: Path) -> bool:
 
 def is_stray(path: Path) -> bool:
     """What a killed process may have left."""
-    return is_half(path) or path.name == LOCK
+    return is_unfinished(path) or path.name == LOCK
 
 
 def check_pictures(found: Mapping[str, Tensor]) -> None:
@@ -277,7 +277,7 @@ def check_pictures(found: Mapping[str, Tensor]) -> None:
             fits = tensor.dtype == torch.uint8 and tensor.ndim == 4 and tensor.shape[1] in (1, 3)
             fits = fits and tensor.numel() > 0
         if not fits:
-            raise ValueError(f"{shortened(name)} holds no pictures")
+            raise ValueError(f"{shorten(name)} holds no pictures")
     pairs = [("seen", "truth"), *((name, f"{name}.at") for name in found if is_film(name))]
     for one, other in pairs:
         if one in found and other in found and len(found[one]) != len(found[other]):

@@ -10,7 +10,7 @@ __all__ = ["main"]
 
 
 def main() -> None:
-    """Entry point: errors that the user can put right become one line and exit code 2."""
+    """The entry point: errors that the user can correct become one line and exit code 2."""
     with INTERRUPTS.handled():
         with INTERRUPTS.leaving_at_once():
             from keyhole.cli.app import make_app

@@ -18,7 +18,7 @@ from keyhole.settings import make_settings
 from keyhole.spelling import split_names
 
 OPTIONS = {"defenses": "defense", "attacks": "attack", "metrics": "metric", "nodes": "clients"}
-"""Fields of a stage whose options are called otherwise."""
+"""Fields of a stage whose options have other names."""
 
 
 @takes_fields_of(Stage, without=("model", "data"), called=OPTIONS)
@@ -31,7 +31,7 @@ def audit(
     *,
     given: Given,
     victims_at_once: Annotated[
-        str, typer.Option(help="Victims that share the device in iterative attacks; auto: all.")
+        str, typer.Option(help="Victims that iterative attacks attack at once; auto: all.")
     ] = "auto",
     seed: Annotated[int | None, typer.Option(help=help_of(Plan, "seed"))] = None,
     device: Device = "auto",
@@ -73,7 +73,7 @@ def audit(
 
 
 def read_names(text: str | None, option: str) -> tuple[str, ...] | None:
-    """The names that an option gives; None where it is not given."""
+    """Returns the names that an option lists; None if it is not given."""
     return None if text is None else tuple(split_names(text, option=option))
 
 
@@ -83,7 +83,7 @@ def make_plan(
     sets: tuple[str, ...] | None,
     given: Given,
 ) -> Plan:
-    """The plan that the options ask for: a file's, the tour, or every model on every data set."""
+    """Builds the plan: from a file, the tour, or every model on every data set."""
     if plan_file is not None:
         return read_plan(plan_file).with_all(**given)
     names_parts = models or sets or {"defenses", "attacks", "captured"} & given.keys()

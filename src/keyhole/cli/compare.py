@@ -45,7 +45,7 @@ def compare(
         bar.show("findings are read")
         comparison = compare_results([AuditResult.load(run) for run in runs])
         bar.show("the page is written")
-        page = write_comparison(comparison, out or page_beside(runs))
+        page = write_comparison(comparison, out or choose_page(runs))
     if as_json:
         say_json({**comparison.to_json(), "page": page})
         return
@@ -53,10 +53,10 @@ def compare(
     say_unwrapped(f"Page: {page}")
 
 
-def page_beside(runs: Sequence[Path]) -> Path:
-    """Where the page goes if nobody says: beside the first run, named after all of them.
+def choose_page(runs: Sequence[Path]) -> Path:
+    """Returns the page's default path: beside the first run, named after all runs.
 
-    >>> page_beside([Path("runs/a"), Path("runs/b c")]).as_posix()
+    >>> choose_page([Path("runs/a"), Path("runs/b c")]).as_posix()
     'runs/compare-a-b-c.html'
     """
     names = "-".join(run.resolve().name for run in runs)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from keyhole.auditing.self_check import SelfCheck
 
 EXIT_CODES = {False: 0, True: 1, None: 4}
-"""By whether the update leaks; None: nobody knows."""
+"""By whether the update leaks; None means that nothing could be tested."""
 OTHERS = 256
-"""Other images of the data set that the client's are told from, at most."""
+"""The most other images of the data set that the client's images are compared with."""
 
 
 @takes_fields_of(Stage, only=("image_size", "mean", "std", "client_mode"))
@@ -48,7 +48,7 @@ def guard(
         float, typer.Option(help="SSIM, 0 to 1, from which an image is leaked.")
     ] = 0.5,
     seconds: Annotated[
-        float, typer.Option(help="Time for iterative attacks; 0: closed forms alone.")
+        float, typer.Option(help="Seconds for iterative attacks; 0: closed forms only.")
     ] = 30.0,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -59,8 +59,9 @@ def guard(
     be used; 4 no attack on images could be tried, so nobody knows.
     """
     mode = parse_mode(given.get("client_mode", "train"))
-    mean, std = given.get("mean"), given.get("std")
-    check_mean_and_std(mean, std)
+    check_mean_and_std(given.get("mean"), given.get("std"))
+    mean = parse_means(given["mean"]) if "mean" in given else None
+    std = parse_deviations(given["std"]) if "std" in given else None
     check_threshold(threshold)
     check_seconds(seconds)
     check_defenses([defense])
@@ -77,8 +78,8 @@ def guard(
         data,
         image_size=given.get("image_size"),
         data_dir=data_dir,
-        mean=None if mean is None else parse_means(mean),
-        std=None if std is None else parse_deviations(std),
+        mean=mean,
+        std=std,
     )
     chosen = read_indices(images, len(found))
     network = build(
@@ -118,14 +119,14 @@ def guard(
 
 
 def verdict_lines(result: SelfCheck) -> list[str]:
-    """The verdict, then what else the update tells, a line each."""
+    """Returns the verdict, and then one line for each other thing that the update reveals."""
     first = {True: "LEAKS: ", False: "", None: "NOT TESTED: "}[result.leaks] + result.words
     more = [each for each in (result.labels, result.membership) if each is not None]
     return [first, *map(str, more), *(f"note: {note}" for note in result.notes)]
 
 
 def read_indices(text: str | None, count: int) -> list[int]:
-    """Indices from ``3,5``; all without."""
+    """Reads indices such as ``3,5``; None means all."""
     if text is None:
         return list(range(count))
     parts = [part.strip() for part in text.split(",")]

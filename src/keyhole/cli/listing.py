@@ -8,7 +8,7 @@ import typer
 
 from keyhole.cli.shared import Json
 from keyhole.interrupts import INTERRUPTS
-from keyhole.terminal import TextTable, plain, say, say_json, say_table, say_unwrapped
+from keyhole.terminal import TextTable, plain_text, say, say_json, say_table, say_unwrapped
 
 KINDS = "attacks, membership, defenses, models, data, metrics"
 FACTS = {
@@ -22,7 +22,7 @@ FACTS = {
     "required": "Must be given",
     "from": "From",
 }
-"""What is told of an entry besides its summary, and under which name."""
+"""What is printed about a part besides its summary: the keys and their headings."""
 
 
 def list_all(
@@ -32,7 +32,7 @@ def list_all(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """List attacks, defenses, models, data sets and metrics, or tell of one of them."""
+    """List attacks, defenses, models, data sets and metrics, or describe one of them."""
     with INTERRUPTS.leaving_at_once():
         from keyhole.report.catalogue import build_catalogue
         from keyhole.report.details import describe_entry, list_entries
@@ -62,22 +62,22 @@ def print_list(kind: str, entries: list[dict[str, Any]]) -> None:
 
 
 def print_entry(entry: dict[str, Any]) -> None:
-    """Everything that is known of one entry, in words."""
-    say(plain(entry["name"], "bold"), f": {entry['summary']}")
+    """Prints everything that is known about one part."""
+    say(plain_text(entry["name"], "bold"), f": {entry['summary']}")
     for key, title in FACTS.items():
         value = entry.get(key)
         if value:
             words = ", ".join(value) if isinstance(value, list) else str(value)
-            say(plain(f"{title}: ", "bold"), words)
+            say(plain_text(f"{title}: ", "bold"), words)
     for paragraph in entry.get("description", "").split("\n\n"):
         if paragraph:
             say()
             say(" ".join(paragraph.split()))
     if entry.get("parameters"):
         say()
-        say("Parameters and what they may be:", style="bold")
+        say("Parameters, with their defaults and the values that they may have:", style="bold")
         table = TextTable()
-        table.add_column("usual value", fold=True, at_least=16)
+        table.add_column("default", fold=True, at_least=16)
         table.add_column("may be", fold=True)
         for name, value in entry["parameters"].items():
             table.add_row(f"{name}={value!r}", entry["allowed"].get(name, ""))

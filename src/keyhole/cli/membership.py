@@ -25,7 +25,7 @@ def membership(
     wide: Wide = False,
     as_json: Json = False,
 ) -> None:
-    """Ask a trained model which images it was trained on, and judge defenses by the answers.
+    """Infer which images a model was trained on, and judge defenses by how well that works.
 
     Attackers who know the defense are added wherever it can help them. The same command continues
     an interrupted run.

@@ -1,6 +1,6 @@
-"""Options made of a plan's fields, so that each is declared once: its name, type, bounds and help.
+"""Makes options of a plan's fields: each name, type, bound and help text is declared once.
 
-A command that takes a plan has one parameter for all of them::
+A command that takes a plan has one parameter for all of its fields::
 
     @takes_fields_of(TrainingPlan)
     def train(given: Given, out: ...) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from keyhole.errors import BadValue, DataMissing
 from keyhole.lazy import import_on_call
-from keyhole.spelling import unknown
+from keyhole.spelling import unknown_name
 
 if TYPE_CHECKING:
     from keyhole.data.image_set import ImageSet, Size
@@ -149,7 +149,7 @@ def check_source(name: str, *, data_dir: str | Path | None = None, split: str = 
     elif is_path(name):
         check_folder(Path(name).expanduser())
     else:
-        raise unknown("data set", name, known_sources())
+        raise unknown_name("data set", name, known_sources())
 
 
 def known_sources() -> list[str]:

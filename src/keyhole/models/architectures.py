@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from keyhole.lazy import import_on_call
 from keyhole.plugins import Plugins, import_part
-from keyhole.spelling import parse_call, unknown
+from keyhole.spelling import parse_call, unknown_name
 
 if TYPE_CHECKING:
     from torch import nn
@@ -84,7 +84,7 @@ def check_model_name(name: str) -> None:
         return
     called, _ = parse_call(name)
     if called not in PLUGINS.available():
-        raise unknown("model", name, known_models())
+        raise unknown_name("model", name, known_models())
 
 
 def known_models() -> list[str]:
