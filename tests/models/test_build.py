@@ -336,7 +336,7 @@ def test_a_ready_model_is_copied(mine: str) -> None:
     again = build(f"{mine}:READY", classes=10, image_size=8)
     assert model is not again
     assert torch.equal(model[1].weight, again[1].weight)
-    with pytest.raises(UnknownName, match="has nothing by the name 'READY'"):
+    with pytest.raises(UnknownName, match="has nothing to call by the name 'READY'"):
         build(f"{mine}:READY(width=3)", classes=10, image_size=8)
 
 
@@ -370,7 +370,7 @@ def test_a_model_for_other_images_is_refused(mine: str) -> None:
 
 @pytest.mark.parametrize("attribute", ["constant", "absent", ""])
 def test_what_cannot_be_called_is_told(mine: str, attribute: str) -> None:
-    with pytest.raises(UnknownName, match="has nothing by the name"):
+    with pytest.raises(UnknownName, match="has nothing to call by the name"):
         build(f"{mine}:{attribute}", classes=10, image_size=8)
 
 

@@ -9,8 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keyhole.attacks import ATTACKS
+from keyhole.attacks.membership import MEMBERSHIP
 from keyhole.data.sources import check_source
 from keyhole.defenses import DEFENSES
+from keyhole.federation.capture_folder import check_capture_folder
+from keyhole.federation.plan import PARTITIONS
+from keyhole.metrics.chosen import NAMED
 from keyhole.models.architectures import check_model_name
 from keyhole.untrusted import check_tensor_file
 
@@ -22,10 +27,7 @@ if TYPE_CHECKING:
 
 def check_stage(stage: Stage, data_dir: str | None) -> None:
     """Checks what one stage of an audit names."""
-    from keyhole.attacks import ATTACKS
-    from keyhole.auditing.plan import AUTO
-    from keyhole.federation.capture_folder import check_capture_folder
-    from keyhole.metrics.chosen import NAMED
+    from keyhole.auditing.plan import AUTO  # other commands need not load this plan
 
     if stage.captured is not None:
         check_capture_folder(stage.captured)
@@ -40,8 +42,6 @@ def check_stage(stage: Stage, data_dir: str | None) -> None:
 
 def check_training(plan: TrainingPlan, data_dir: str | None) -> None:
     """Checks what a federated training names."""
-    from keyhole.federation.plan import PARTITIONS
-
     check_defenses([plan.defense])
     PARTITIONS.check_name(plan.partition)
     check_victim(plan.data, plan.model, data_dir, weights=plan.weights)
@@ -49,8 +49,6 @@ def check_training(plan: TrainingPlan, data_dir: str | None) -> None:
 
 def check_membership(plan: MembershipPlan, data_dir: str | None) -> None:
     """Checks what a membership experiment names."""
-    from keyhole.attacks.membership import MEMBERSHIP
-
     check_victim(plan.data, plan.model, data_dir)
     for attack in plan.attacks:
         MEMBERSHIP.check_name(attack)

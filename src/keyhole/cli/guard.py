@@ -89,10 +89,10 @@ def guard(
         image_size=found.size,
         weights=before,
     )
-    own = {name for name, _ in network.named_parameters()}
+    trained = {name for name, _ in network.named_parameters()}
     change = subtract_weights(read_safetensors(before)[0], read_safetensors(after)[0])
     update = Update(
-        {name: tensor for name, tensor in change.items() if name in own},
+        {name: tensor for name, tensor in change.items() if name in trained},
         steps=steps,
         lr=lr,
         batch_size=len(chosen),
