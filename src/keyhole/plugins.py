@@ -39,7 +39,7 @@ def import_part(address: str, kind: str) -> Any:
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
-            raise UnknownName(f"{module} has nothing by the name {name!r}")
+            raise UnknownName(f"{module} has nothing to call by the name {name!r}")
         found = getattr(found, part)
     return found
 

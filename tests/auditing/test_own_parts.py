@@ -189,7 +189,7 @@ def test_a_run_folder_opens_without_the_parts_that_made_it(
         (["--attack", "own_parts:MyAttack(power=2)"], "parameter of attack own_parts:MyAttack"),
         (["--attack", "own_parts:MyAttack(strength=0)"], "it has no strength"),
         (["--attack", "own_parts:MyDefense"], "own_parts:MyDefense is not an attack"),
-        (["--defense", "own_parts:Nothing"], "has nothing by the name 'Nothing'"),
+        (["--defense", "own_parts:Nothing"], "has nothing to call by the name 'Nothing'"),
         (["--defense", "nowhere:Nothing"], "must be importable from here"),
         (["--metric", "own_parts:MyDefense"], "is not a metric: it must extend"),
         (["--model", "own_parts:net(depth=3)"], "parameter of model own_parts:net 'depth'"),
