@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.atomic import add_line, check_writable, sweep, write_json, write_text
+from keyhole.atomic import append_line, check_writable, remove_unfinished, write_json, write_text
 from keyhole.errors import RunFolderError
 
 
@@ -27,7 +27,7 @@ def test_what_is_written_is_on_the_disk_before_its_name_is_and_then_the_name(
     monkeypatch.setattr(os, "replace", renamed)
     write_json(tmp_path / "run" / "value.json", {"a": 1})
     assert events == ["fsync ", "rename", "fsync run"]
-    add_line(tmp_path / "run" / "value.json", "more")
+    append_line(tmp_path / "run" / "value.json", "more")
     assert events[3:] == ["fsync value"]
 
 
@@ -50,15 +50,15 @@ def test_only_halves_are_swept_and_below_only_when_asked(tmp_path: Path) -> None
     (tmp_path / "seen").mkdir()
     for name in (".a.json.12.half", "seen/.b.7.half", ".tmpAb12Cd", "a.half", ".tmp", ".mine"):
         (tmp_path / name).touch()
-    sweep(tmp_path, below=False)
+    remove_unfinished(tmp_path, below=False)
     assert (tmp_path / "seen" / ".b.7.half").exists()
-    sweep(tmp_path)
+    remove_unfinished(tmp_path)
     assert sorted(p.name for p in tmp_path.rglob("*")) == [".mine", ".tmp", "a.half", "seen"]
 
 
 def test_a_record_that_cannot_grow_is_told_in_words(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="cannot write"):
-        add_line(tmp_path, "a folder, not a file")
+        append_line(tmp_path, "a folder, not a file")
 
 
 @pytest.mark.parametrize("where", ["a file", "a file/below", "/proc/keyhole"])

@@ -62,7 +62,7 @@ def test_a_lock_that_its_holder_removed_meanwhile_is_not_taken_for_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who opened the file before the holder removed it must not lock what nobody sees."""
-    real, calls = lock.take, []
+    real, calls = lock.take_lock, []
 
     def take(file: int, root: Path) -> None:
         calls.append(file)
@@ -70,7 +70,7 @@ def test_a_lock_that_its_holder_removed_meanwhile_is_not_taken_for_one(
             (tmp_path / LOCK).unlink()
         real(file, root)
 
-    monkeypatch.setattr(lock, "take", take)
+    monkeypatch.setattr(lock, "take_lock", take)
     held = FolderLock(tmp_path)
     assert len(calls) == 2
     with pytest.raises(RunFolderError):

@@ -11,10 +11,10 @@ from keyhole.errors import BadValue, DoesNotFit, UnknownName
 from keyhole.parameters import (
     construct,
     default_parameters,
+    find_disabled,
+    make_recordable,
     parameter_names,
-    parameters,
-    recordable,
-    switched_off,
+    read_parameters,
     unusual_parameters,
 )
 
@@ -55,9 +55,9 @@ def function(depth: int = 3, window: torch.Tensor | None = None) -> Written:
 )
 def test_an_object_tells_what_its_constructor_took(made: Any, names: list[str]) -> None:
     assert parameter_names(type(made)) == names
-    assert list(parameters(made)) == names
-    again = type(made)(**parameters(made))
-    assert parameters(again) == parameters(made)
+    assert list(read_parameters(made)) == names
+    again = type(made)(**read_parameters(made))
+    assert read_parameters(again) == read_parameters(made)
 
 
 def test_a_class_that_hides_its_parameters_is_told_how_to_keep_them() -> None:
@@ -66,7 +66,7 @@ def test_a_class_that_hides_its_parameters_is_told_how_to_keep_them() -> None:
             self._p = p
 
     with pytest.raises(BadValue, match=r"Hiding does not keep its parameter 'p': set self\.p"):
-        parameters(Hiding())
+        read_parameters(Hiding())
 
 
 def test_defaults_are_known_without_making_an_object() -> None:
@@ -80,7 +80,7 @@ def test_only_what_differs_from_the_defaults_is_unusual() -> None:
     assert unusual_parameters(Validated(depth=4)) == {"depth": 4}
     assert unusual_parameters(Plain(2, sizes=[1, 2])) == {"depth": 2}
     assert unusual_parameters(Written(2, None)) == {"depth": 2, "width": None}
-    assert switched_off(Written(2, None)) == {"width"}
+    assert find_disabled(Written(2, None)) == {"width"}
 
 
 def test_arrays_as_parameters_are_compared_without_an_error() -> None:
@@ -92,7 +92,7 @@ def test_arrays_as_parameters_are_compared_without_an_error() -> None:
 
 
 def test_what_json_cannot_hold_is_recorded_as_a_short_text() -> None:
-    found = recordable({"a": 1, "b": [1, (2.5, "x")], "c": float("nan"), "d": torch.ones(2)})
+    found = make_recordable({"a": 1, "b": [1, (2.5, "x")], "c": float("nan"), "d": torch.ones(2)})
     assert found == {"a": 1, "b": [1, (2.5, "x")], "c": "nan", "d": "tensor([1., 1.])"}
 
 

@@ -40,10 +40,10 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The package can be imported and is found by its entry points."""
     monkeypatch.syspath_prepend(site)
-    plugins.declared.cache_clear()
+    plugins.find_entry_points.cache_clear()
     yield
     sys.modules.pop("keyhole_example", None)
-    plugins.declared.cache_clear()
+    plugins.find_entry_points.cache_clear()
 
 
 def test_the_package_is_of_two_files() -> None:
@@ -155,7 +155,7 @@ def test_its_run_folder_opens_without_the_package(
     _, shown, _ = keyhole("audit", *CASE, *parts)
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(site)])
     monkeypatch.setitem(sys.modules, "keyhole_example", None)  # type: ignore[arg-type]
-    plugins.declared.cache_clear()
+    plugins.find_entry_points.cache_clear()
     code, out, err = keyhole("report", "run")
     assert (code, out, err) == (0, shown, "")
     code, _, err = keyhole("audit", *CASE, "--attack", "rank-one")

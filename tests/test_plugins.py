@@ -75,19 +75,19 @@ def declare(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]:
     monkeypatch.setattr(
         plugins, "entry_points", lambda group: [e for e in found if e.group == group]
     )
-    plugins.declared.cache_clear()
+    plugins.find_entry_points.cache_clear()
 
     def add(name: str, value: str) -> None:
         found.append(EntryPoint(name, value, "test.doors"))
 
     yield add
-    plugins.declared.cache_clear()
+    plugins.find_entry_points.cache_clear()
 
 
 @pytest.fixture
 def doors(monkeypatch: pytest.MonkeyPatch) -> Registry[Door]:
     monkeypatch.setattr(registry, "REGISTRIES", [])
-    return Registry("door", [Gate, Hatch], base=Door, group="test.doors")
+    return Registry("door", {"gate": Gate, "hatch": Hatch}, base=Door, group="test.doors")
 
 
 def test_a_part_is_found_by_its_place(folder: Path, doors: Registry[Door]) -> None:
@@ -158,7 +158,7 @@ def test_strangers_text_cannot_name_code(folder: Path, doors: Registry[Door]) ->
 
 def test_a_registry_without_a_base_is_closed(folder: Path) -> None:
     with pytest.raises(UnknownName, match="unknown door"):
-        Registry("door", [Gate]).parse("strange_parts:Portal")
+        Registry("door", {"gate": Gate}).parse("strange_parts:Portal")
 
 
 def test_a_package_adds_a_name(
@@ -188,8 +188,8 @@ def test_a_broken_package_costs_one_line_and_not_the_others(
     declare("wall", "strange_parts:Wall")
     declare("portal", "strange_parts:Portal")
     with caplog.at_level(logging.WARNING, logger="keyhole"):
-        assert [plugin.name for plugin, _ in doors.installed()] == ["portal"]
-        assert [plugin.name for plugin, _ in doors.installed()] == ["portal"]
+        assert [plugin.name for plugin, _ in doors.load_installed()] == ["portal"]
+        assert [plugin.name for plugin, _ in doors.load_installed()] == ["portal"]
     broken, wall = caplog.messages
     assert (
         "door 'broken' of the package broken_parts cannot be loaded (RuntimeError: not)" in broken
@@ -213,8 +213,8 @@ def test_keyholes_own_name_wins_with_a_note(
     declare("twice", "strange_parts:Arch")
     with caplog.at_level(logging.WARNING, logger="keyhole"):
         assert doors.parse("gate") == Gate()
-        assert [plugin.name for plugin, _ in doors.installed()] == ["twice"]
-        assert [plugin.name for plugin, _ in doors.installed()] == ["twice"]
+        assert [plugin.name for plugin, _ in doors.load_installed()] == ["twice"]
+        assert [plugin.name for plugin, _ in doors.load_installed()] == ["twice"]
     assert len(caplog.messages) == 2
     assert "door 'gate'" in caplog.messages[0]
     assert "Keyhole has one of that name: ask for it by strange_parts:Portal" in caplog.messages[0]

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
+from torch import nn
 
+from keyhole.attacks import ATTACKS
+from keyhole.attacks.membership import MEMBERSHIP
+from keyhole.defenses import DEFENSES
 from keyhole.errors import BadValue, UnknownName, one_line
-from keyhole.registry import (
-    Registry,
-    parameters,
-    parse_call,
-    spell,
-    split_names,
-    switched_off,
-    unknown,
-)
+from keyhole.federation import PARTITIONS
+from keyhole.models import MODELS
+from keyhole.parameters import find_disabled, read_parameters
+from keyhole.registry import Registry
+from keyhole.spelling import parse_call, spell, split_names, unknown_name
 
 
 @checked(frozen=True, kw_only=True)
@@ -42,7 +42,7 @@ class Latch:
 
 @pytest.fixture
 def doors() -> Registry[Any]:
-    return Registry("door", [Lock, Latch])
+    return Registry("door", {"lock": Lock, "latch": Latch})
 
 
 def test_a_name_alone_makes_the_member_with_its_defaults(doors: Registry[Any]) -> None:
@@ -167,7 +167,7 @@ def test_empty_parts_of_a_list_are_left_out() -> None:
 
 
 def test_a_long_list_of_names_is_cut() -> None:
-    text = str(unknown("model", "zzz", [f"m{i:03}" for i in range(100)]))
+    text = str(unknown_name("model", "zzz", [f"m{i:03}" for i in range(100)]))
     assert "..." in text
     assert "m099" not in text
 
@@ -177,9 +177,9 @@ def test_only_dataclass_instances_have_parameters() -> None:
     class Plain:
         a: int = 1
 
-    assert parameters(Plain()) == {"a": 1}
-    assert parameters(Plain) == {}
-    assert parameters(object()) == {}
+    assert read_parameters(Plain()) == {"a": 1}
+    assert read_parameters(Plain) == {}
+    assert read_parameters(object()) == {}
 
 
 def test_registries_keep_the_order_of_their_members(doors: Registry[Any]) -> None:
@@ -206,13 +206,36 @@ def test_an_error_without_text_is_told_by_its_type() -> None:
 def test_what_was_switched_off_is_spelt_and_parses_back(
     timer: Timer, off: set[str], text: str
 ) -> None:
-    assert switched_off(timer) == off
-    assert spell("timer", parameters(timer), off=switched_off(timer)) == text
-    assert Registry("clock", [Timer]).parse(text) == timer
+    assert find_disabled(timer) == off
+    assert spell("timer", read_parameters(timer), off=find_disabled(timer)) == text
+    assert Registry("clock", {"timer": Timer}).parse(text) == timer
 
 
 def test_what_has_no_parameters_has_none_switched_off() -> None:
-    assert switched_off(object()) == set()
-    assert switched_off(Latch()) == set()
+    assert find_disabled(object()) == set()
+    assert find_disabled(Latch()) == set()
     assert spell("latch", {}) == "latch"
     assert spell("timer", {"patience": None}) == "timer"
+
+
+def test_a_name_is_checked_without_importing_its_part() -> None:
+    parts: Registry[Any] = Registry("part", {"gone": "nowhere:Gone"}, base="nowhere:Base")
+    parts.check_name("gone(size=3)")
+    parts.check_name("my_parts:Mine")
+    with pytest.raises(UnknownName, match=r"unknown part 'gune': did you mean gone\?"):
+        parts.check_name("gune")
+    with pytest.raises(BadValue, match="cannot read"):
+        parts.check_name("gone(3")
+
+
+@pytest.mark.parametrize(
+    "registry", [ATTACKS, DEFENSES, MEMBERSHIP, PARTITIONS], ids=lambda registry: registry.kind
+)
+def test_each_address_leads_to_the_part_of_that_name(registry: Registry[Any]) -> None:
+    assert [member.name for member in registry] == registry.names()
+    assert all(registry[name].name == name for name in registry.names())
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_each_model_is_made_by_what_its_address_names(name: str) -> None:
+    assert isinstance(MODELS[name].make(classes=3, channels=3, image_size=(32, 32)), nn.Module)

@@ -30,7 +30,7 @@ def test_text_is_printed_as_it_is_on_one_line(text):
     out = io.StringIO()
     console = Console(file=out, width=200, force_terminal=True, color_system=None)
     terminal.say("name ", text, console=console)
-    assert out.getvalue() == f"name {terminal.printable(text)}\n"
+    assert out.getvalue() == f"name {terminal.escape_controls(text)}\n"
     assert shows_no_control(out.getvalue())
 
 
@@ -46,12 +46,12 @@ def test_no_text_breaks_a_table_or_a_line(text, width):
     terminal.say(text, console=console, style="dim")
     terminal.say_unwrapped(text, console=console)
     assert shows_no_control(out.getvalue())
-    assert terminal.printable(text) in out.getvalue()
+    assert terminal.escape_controls(text) in out.getvalue()
 
 
 def test_spaces_and_letters_of_all_scripts_stay():
     text = "été 東京\u3000ابن 😀 a\u00a0b"
-    assert terminal.printable(text) == text
+    assert terminal.escape_controls(text) == text
 
 
 PRINTERS = {"print", "echo", "secho", "print_json", "add_row", "Text", "Table"}

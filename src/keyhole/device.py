@@ -6,9 +6,15 @@ import torch
 
 from keyhole.errors import BadValue
 
+__all__ = ["find_device"]
+
 
 def find_device(name: str) -> torch.device:
-    """``auto`` is the GPU where there is one."""
+    """Returns a device by its name; raises :class:`BadValue` where it cannot be used.
+
+    Args:
+        name: ``cpu``, ``cuda``, ``cuda:1``, or ``auto``: the GPU if there is one.
+    """
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:

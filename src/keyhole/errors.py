@@ -1,14 +1,28 @@
-"""Errors that the user can put right.
+"""Errors that the user can correct.
 
-Each message is one line that says what is wrong and what to do; the command line prints it and
-exits with 2. Anything else that is raised is a defect of Keyhole and keeps its traceback.
+Each message is one line that says what is wrong and what to do. The command line prints it and
+exits with code 2. Any other exception is a defect of Keyhole and keeps its traceback.
 """
 
 from __future__ import annotations
 
+__all__ = [
+    "BadUpdate",
+    "BadValue",
+    "DataMissing",
+    "DoesNotFit",
+    "KeyholeError",
+    "RunFolderError",
+    "UnknownName",
+    "one_line",
+]
+
+LONGEST = 400
+"""Letters of another program's message that an error of Keyhole repeats."""
+
 
 class KeyholeError(Exception):
-    """Base of all errors that come from what the user asked for or handed in."""
+    """The base of all errors that are due to what the user asked for or passed in."""
 
 
 class UnknownName(KeyholeError):
@@ -16,15 +30,15 @@ class UnknownName(KeyholeError):
 
 
 class BadValue(KeyholeError):
-    """A parameter has a value it cannot take."""
+    """A parameter has a value that it cannot have."""
 
 
 class DataMissing(KeyholeError):
-    """A data set's files are not where they are looked for, or cannot be read."""
+    """The files of a data set are missing or cannot be read."""
 
 
 class DoesNotFit(KeyholeError):
-    """A model, an image size, a defense or an attack do not go together."""
+    """A model, an image size, a defense and an attack do not fit together."""
 
 
 class BadUpdate(KeyholeError):
@@ -32,11 +46,14 @@ class BadUpdate(KeyholeError):
 
 
 class RunFolderError(KeyholeError):
-    """A run folder cannot be written, read, or holds another audit."""
+    """A run folder cannot be read or written, or holds another run."""
 
 
 def one_line(error: BaseException) -> str:
-    """The first line of an exception's message, cut where it is long; its type where it has none.
+    """Returns the first line of an exception's message, cut where it is long.
+
+    Args:
+        error: The exception; one without a message is named by its type.
 
     >>> one_line(ValueError("bad\\nvery bad"))
     'bad'
@@ -44,7 +61,3 @@ def one_line(error: BaseException) -> str:
     text = str(error).strip()
     line = text.splitlines()[0] if text else type(error).__name__
     return line if len(line) <= LONGEST else f"{line[:LONGEST]}..."
-
-
-LONGEST = 400
-"""Letters of another program's message that ours repeats."""

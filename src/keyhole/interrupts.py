@@ -1,4 +1,4 @@
-"""Ctrl-C at a moment when nothing is lost, and at once where it is pressed again."""
+"""Handles Ctrl-C when nothing is lost by it, or at once where it is pressed again."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT_CODE = 130
-"""Of a process that Ctrl-C ended, as shells have it."""
+"""The exit code of a process that Ctrl-C ended, as in shells."""
 WAITING = b"\nkeyhole: writing down where the attack stands; Ctrl-C again leaves at once\n"
 
 
 class Interrupts:
-    """What became of Ctrl-C in this process: at most one is waiting to be dealt with."""
+    """The state of Ctrl-C in this process: whether it was pressed, and who handles it when."""
 
     def __init__(self) -> None:
         self.asked = False
-        """Whether Ctrl-C was pressed; whoever defers it looks here now and then."""
+        """Whether Ctrl-C was pressed and is not handled yet."""
         self.deferred_by = 0
         self.leaves_at_once = False
         self.last_words: Callable[[], None] = lambda: None
-        """Called before the process ends at once; prints what the user should know."""
+        """Called before the process ends at once, to print what the user should know."""
         self.process = 0
 
     @contextmanager
     def handled(self) -> Iterator[None]:
-        """Takes Ctrl-C over from Python; elsewhere than in the main thread, leaves it as it is."""
+        """Handles Ctrl-C instead of Python; does nothing outside the main thread."""
         before = signal.getsignal(signal.SIGINT)
         in_main_thread = threading.current_thread() is threading.main_thread()
         if not in_main_thread or before is not signal.default_int_handler:
@@ -43,8 +43,8 @@ class Interrupts:
             signal.signal(signal.SIGINT, before)
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        """The signal handler: raises KeyboardInterrupt, unless somebody promised to look."""
-        if os.getpid() != self.process:  # a child: its parent tells it
+        """The signal handler: raises KeyboardInterrupt, unless that is deferred."""
+        if os.getpid() != self.process:  # a child process: its parent ends it
             return
         if self.leaves_at_once:
             self.last_words()
@@ -57,9 +57,9 @@ class Interrupts:
 
     @contextmanager
     def leaving_at_once(self) -> Iterator[None]:
-        """Ends the process where Ctrl-C is pressed, since no work has begun.
+        """Inside the block Ctrl-C ends the process at once, since no work has begun.
 
-        For imports: an exception inside one may be lost, or leave half a library behind.
+        For imports: an exception inside one may be lost, or leave a library half imported.
         """
         before, self.leaves_at_once = self.leaves_at_once, True
         try:
@@ -69,7 +69,7 @@ class Interrupts:
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """Promises to call :meth:`check` now and then; until then, Ctrl-C waits."""
+        """Inside the block Ctrl-C waits until :meth:`check`, which must be called now and then."""
         self.deferred_by += 1
         try:
             yield
@@ -77,7 +77,7 @@ class Interrupts:
             self.deferred_by -= 1
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt where Ctrl-C is waiting."""
+        """Raises KeyboardInterrupt if Ctrl-C was pressed."""
         if self.asked:
             raise KeyboardInterrupt
 

@@ -1,4 +1,4 @@
-"""Packages that import their names on demand, so that ``keyhole --help`` need not load torch.
+"""Imports on demand, so that ``keyhole --help`` and most errors need not load torch.
 
 A package lists its names once, as imports that only type checkers run::
 
@@ -41,6 +41,29 @@ def import_on_demand(package: str) -> tuple[Callable[[str], Any], Callable[[], l
         return sorted({*namespace, *modules})
 
     return get, names
+
+
+def import_address(address: str) -> Any:
+    """Imports the object at ``package.module:name``.
+
+    >>> import_address("math:pi")
+    3.141592653589793
+    """
+    module, _, name = address.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def import_on_call(address: str) -> Callable[..., Any]:
+    """Returns a function that imports the one at ``package.module:name`` when it is called.
+
+    >>> import_on_call("math:sqrt")(9)
+    3.0
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return import_address(address)(*args, **kwargs)
+
+    return call
 
 
 def source_of(package: str) -> str:

@@ -1,4 +1,4 @@
-"""One process at a time in a run folder."""
+"""Lets one process at a time work in a run folder."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ log = logging.getLogger("keyhole")
 
 LOCK = ".keyhole.lock"
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
-"""What file systems without locks answer."""
+"""Errors of file systems that have no locks."""
 
 
 class FolderLock:
-    """Held while a process works in a folder; the kernel takes it away from one that dies."""
+    """A lock that a process holds while it works in a folder; the kernel frees it if it dies."""
 
     def __init__(self, root: Path) -> None:
         """Takes the lock of ``root``, or raises where another process has it."""
@@ -37,7 +37,7 @@ class FolderLock:
             raise RunFolderError(f"cannot write to {root} ({why}): choose another --out") from None
 
     def release(self) -> None:
-        """Gives the folder free; a second call does nothing."""
+        """Frees the folder; a second call does nothing."""
         if self.file is None:
             return
         with suppress(OSError):  # the folder may be gone, or read-only by now
@@ -46,13 +46,12 @@ class FolderLock:
         self.file = None
 
     def _open(self) -> int:
-        """A locked file; one that its last holder removed meanwhile is opened anew."""
+        """Opens and locks the file; again where its last holder has just removed it."""
         while True:
             file = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
-                take(file, self.path.parent)
-                there = self.path.exists() and os.path.samestat(os.fstat(file), self.path.stat())
-                if there:
+                take_lock(file, self.path.parent)
+                if self.path.exists() and os.path.samestat(os.fstat(file), self.path.stat()):
                     os.truncate(file, 0)
                     os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
                     return file
@@ -62,8 +61,8 @@ class FolderLock:
             os.close(file)
 
 
-def take(file: int, root: Path) -> None:
-    """Locks an open file; says so and goes on where the file system has no locks."""
+def take_lock(file: int, root: Path) -> None:
+    """Locks an open file; where the file system has no locks, logs that and goes on."""
     try:
         if fcntl is None:
             raise OSError(errno.ENOSYS, "this system has none")
@@ -84,25 +83,25 @@ def take(file: int, root: Path) -> None:
 
 @contextmanager
 def locked(*roots: Path) -> Iterator[None]:
-    """Works in these folders alone; those it makes and leaves empty do not stay."""
-    held: list[FolderLock] = []
-    made: list[Path] = []
+    """Locks folders, which are created; those that stay empty are removed again."""
+    locks: list[FolderLock] = []
+    created: list[Path] = []
     try:
         for root in {os.path.realpath(root): root for root in roots}.values():
-            made += [] if root.exists() else [root]
+            created += [] if root.exists() else [root]
             make_folder(root)
-            held.append(FolderLock(root))
+            locks.append(FolderLock(root))
         yield
     finally:
-        for lock in held:
+        for lock in locks:
             lock.release()
-        for root in made:
+        for root in created:
             with suppress(OSError):  # it holds something, as it should
                 root.rmdir()
 
 
 def make_folder(root: Path) -> None:
-    """Makes a folder where there is none; its name is text, or safetensors could not read there."""
+    """Creates a folder; its name must be UTF-8, or safetensors could not read files in it."""
     try:
         str(root).encode("utf-8")
         root.mkdir(parents=True, exist_ok=True)

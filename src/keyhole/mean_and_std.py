@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from keyhole.errors import BadValue
-from keyhole.registry import shortened
+from keyhole.spelling import shorten
 
 MAX_CHANNELS = 64
 MAX_VALUE = 1e6
-"""No mean or standard deviation is beyond this, nor the latter below its inverse."""
+"""The largest mean or standard deviation; its inverse is the smallest standard deviation."""
 
 
 def parse_means(value: object) -> tuple[float, ...]:
@@ -18,7 +18,7 @@ def parse_means(value: object) -> tuple[float, ...]:
     """
     found = parse_numbers(value)
     if not found or any(not abs(v) <= MAX_VALUE for v in found):
-        raise unreadable("mean", value)
+        raise unreadable_error("mean", value)
     return found
 
 
@@ -26,7 +26,7 @@ def parse_deviations(value: object) -> tuple[float, ...]:
     """Reads standard deviations, which must be above 0, as :func:`parse_means` does."""
     found = parse_numbers(value)
     if not found or any(not 1 / MAX_VALUE <= v <= MAX_VALUE for v in found):
-        raise unreadable("std", value)
+        raise unreadable_error("std", value)
     return found
 
 
@@ -41,11 +41,11 @@ def parse_numbers(value: object) -> tuple[float, ...]:
         return ()
 
 
-def unreadable(name: str, value: object) -> BadValue:
+def unreadable_error(name: str, value: object) -> BadValue:
     above = " above 0" if name == "std" else ""
     return BadValue(
         f"{name}: give one number{above}, or one per channel as in 0.49,0.48,0.45; got "
-        f"{shortened(value)}"
+        f"{shorten(value)}"
     )
 
 
@@ -57,7 +57,7 @@ def check_mean_and_std(mean: object, std: object) -> None:
 
 
 def normalisation_entries(mean: object, std: object) -> dict[str, str]:
-    """Both as text that reads back to the same numbers; nothing where neither is given.
+    """Returns both as texts that read back to the same numbers; nothing if neither is given.
 
     >>> normalisation_entries(0.5, (0.2, 0.25, 0.3))
     {'mean': '0.5', 'std': '0.2,0.25,0.3'}

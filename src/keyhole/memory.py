@@ -1,4 +1,4 @@
-"""How a want of memory shows itself."""
+"""Recognises errors that mean that memory ran out."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SIGNS = (
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Whether memory did not suffice; most libraries say so in words only.
+    """Whether an error means that memory ran out; most libraries say so only in their message.
 
     >>> ran_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ..."))
     True
     >>> ran_out_of_memory(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
     False
     """
-    torch = sys.modules.get("torch")  # not imported for this: who has no torch has no such error
+    torch = sys.modules.get("torch")  # without torch there is no such error
     if isinstance(error, MemoryError) or (torch and isinstance(error, torch.OutOfMemoryError)):
         return True
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
-    told = isinstance(error, RuntimeError | ImportError | SystemError)
-    return told and any(sign in str(error) for sign in SIGNS)
+    tells = isinstance(error, RuntimeError | ImportError | SystemError)
+    return tells and any(sign in str(error) for sign in SIGNS)

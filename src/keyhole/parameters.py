@@ -1,6 +1,6 @@
-"""The parameters of a part: what its constructor takes, what an object holds, and their checks.
+"""The parameters of a part: what its constructor takes, and what an object has.
 
-A part is a dataclass, of pydantic or plain, or a class that keeps each argument of its constructor
+A part is a dataclass, plain or of pydantic, or a class that keeps each argument of its constructor
 as an attribute of the same name.
 """
 
@@ -16,15 +16,15 @@ from pydantic import ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 from pydantic.dataclasses import is_pydantic_dataclass
 
 from keyhole.errors import BadValue, KeyholeError, one_line
-from keyhole.spelling import shortened, unknown
+from keyhole.spelling import shorten, unknown_name
 
 BAD_VALUES = (TypeError, ValueError, AssertionError, LookupError, ArithmeticError)
 """What a constructor raises where it is given values that it cannot take."""
 NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
-def parameters(thing: object) -> dict[str, Any]:
-    """The hyperparameters of an object, by name; of a class there are none.
+def read_parameters(thing: object) -> dict[str, Any]:
+    """Returns the hyperparameters of an object by name; a class has none.
 
     Raises :class:`BadValue` where a class does not keep what its constructor takes.
     """
@@ -41,14 +41,14 @@ def parameters(thing: object) -> dict[str, Any]:
 
 
 def parameter_names(maker: Callable[..., Any]) -> list[str]:
-    """What a class or a function takes by name."""
+    """Returns the parameters that a class or a function takes by name."""
     if isinstance(maker, type) and dataclasses.is_dataclass(maker):
         return [field.name for field in dataclasses.fields(maker) if field.init]
-    return [name for name, each in signature(maker).items() if each.kind in NAMED]
+    return [name for name, each in read_signature(maker).items() if each.kind in NAMED]
 
 
-def signature(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    """The parameters that Python knows of; none where it knows nothing, as of C code."""
+def read_signature(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Returns the parameters that Python knows; it knows none of C code."""
     try:
         return dict(inspect.signature(maker).parameters)
     except (TypeError, ValueError):
@@ -56,13 +56,13 @@ def signature(maker: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def default_parameters(maker: Callable[..., Any]) -> dict[str, Any]:
-    """The values that parameters have where nobody says; those that must be given are absent.
+    """Returns the defaults of parameters; those that must be given are absent.
 
     >>> default_parameters(lambda sigma, clip=1.0: None)
     {'clip': 1.0}
     """
     if not (isinstance(maker, type) and dataclasses.is_dataclass(maker)):
-        found = signature(maker).items()
+        found = read_signature(maker).items()
         return {name: each.default for name, each in found if each.default is not each.empty}
     usual = {}
     for field in dataclasses.fields(maker):
@@ -74,37 +74,37 @@ def default_parameters(maker: Callable[..., Any]) -> dict[str, Any]:
 
 
 def unusual_parameters(thing: object) -> dict[str, Any]:
-    """The hyperparameters of an object that differ from their defaults."""
+    """Returns the hyperparameters of an object that differ from their defaults."""
     usual = default_parameters(type(thing))
     return {
         name: value
-        for name, value in parameters(thing).items()
-        if name not in usual or differ(value, usual[name])
+        for name, value in read_parameters(thing).items()
+        if name not in usual or values_differ(value, usual[name])
     }
 
 
-def differ(one: object, other: object) -> bool:
-    """Whether two values differ; arrays, which do not say so in one word, count as different."""
+def values_differ(one: object, other: object) -> bool:
+    """Whether two values differ; arrays count as different."""
     try:
         return bool(one != other)
     except (RuntimeError, ValueError):
         return True
 
 
-def switched_off(thing: object) -> set[str]:
-    """The hyperparameters that are None though their default is not."""
+def find_disabled(thing: object) -> set[str]:
+    """Returns the hyperparameters that are None though their default is not."""
     usual = default_parameters(type(thing))
-    values = parameters(thing).items()
+    values = read_parameters(thing).items()
     return {name for name, value in values if value is None and usual.get(name, 0) is not None}
 
 
-def recordable(values: dict[str, Any]) -> dict[str, Any]:
-    """The same with a short text in place of each value that JSON cannot hold.
+def make_recordable(values: dict[str, Any]) -> dict[str, Any]:
+    """Replaces each value that JSON cannot hold by a short text.
 
-    >>> recordable({"sigma": 0.1, "window": range(3)})
+    >>> make_recordable({"sigma": 0.1, "window": range(3)})
     {'sigma': 0.1, 'window': 'range(0, 3)'}
     """
-    return {name: value if is_json(value) else shortened(value) for name, value in values.items()}
+    return {name: value if is_json(value) else shorten(value) for name, value in values.items()}
 
 
 def is_json(value: object) -> bool:
@@ -116,7 +116,7 @@ def is_json(value: object) -> bool:
 
 
 def construct(maker: Callable[..., Any], values: dict[str, Any], what: str) -> Any:
-    """Calls ``maker`` with ``values``; a bad name or value is told in one line.
+    """Calls ``maker`` with ``values``; an unknown name or a wrong value is an error of one line.
 
     Args:
         maker: A class or a function.
@@ -126,13 +126,13 @@ def construct(maker: Callable[..., Any], values: dict[str, Any], what: str) -> A
     names = parameter_names(maker)
     for key in values:
         if key not in names:
-            raise unknown(f"parameter of {what}", key, names or ["(none)"])
+            raise unknown_name(f"parameter of {what}", key, names or ["(none)"])
     try:
         return maker(**check_types(maker, values))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or what.rpartition(" ")[2]
-        got = f"got {shortened(first['input'])}"
+        got = f"got {shorten(first['input'])}"
         raise BadValue(f"{what}: {where}: {first['msg'].lower()}, {got}") from None
     except KeyholeError:
         raise
@@ -141,7 +141,7 @@ def construct(maker: Callable[..., Any], values: dict[str, Any], what: str) -> A
 
 
 def check_types(maker: Callable[..., Any], values: dict[str, Any]) -> dict[str, Any]:
-    """The values as their annotations want them; a pydantic dataclass sees to that itself."""
+    """Converts values to their annotated types; a pydantic dataclass does that itself."""
     if isinstance(maker, type) and is_pydantic_dataclass(maker):
         return values
     hints = parameter_hints(maker)
@@ -149,7 +149,7 @@ def check_types(maker: Callable[..., Any], values: dict[str, Any]) -> dict[str, 
 
 
 def parameter_hints(maker: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations of what a class or a function takes; none where Python cannot read them."""
+    """Returns the annotations of the parameters; none where Python cannot read them."""
     plain_class = isinstance(maker, type) and not dataclasses.is_dataclass(maker)
     try:
         return get_type_hints(maker.__init__ if plain_class else maker, include_extras=True)
@@ -158,7 +158,7 @@ def parameter_hints(maker: Callable[..., Any]) -> dict[str, Any]:
 
 
 def check_type(name: str, value: object, hint: Any) -> Any:
-    """One value as its annotation wants it; an annotation that pydantic cannot read wants nothing.
+    """Converts one value to its annotated type, unless pydantic does not know that type.
 
     Raises :class:`ValidationError`, which names the parameter.
     """

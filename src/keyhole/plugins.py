@@ -1,4 +1,4 @@
-"""Parts that others wrote: found at ``package.module:Name``, or by entry points of packages."""
+"""Finds parts that others wrote: at ``package.module:Name``, or by entry points of packages."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from keyhole.errors import UnknownName, one_line
-from keyhole.spelling import shortened
+from keyhole.spelling import shorten
 
 log = logging.getLogger("keyhole")
 
 
 def import_part(address: str, kind: str) -> Any:
-    """The object at ``package.module:Name``; modules in the current folder are found, too.
+    """Imports the object at ``package.module:Name``, also from the current folder.
 
     Args:
         address: Where it is.
-        kind: What it is to be, for errors: ``attack``.
+        kind: What it should be, for errors: ``attack``.
     """
     module, _, name = address.partition(":")
     if not all(part.isidentifier() for part in module.split(".")):
-        raise UnknownName(f"{shortened(address)} is no {kind}: write package.module:Name")
+        raise UnknownName(f"{shorten(address)} is no {kind}: write package.module:Name")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         found = importlib.import_module(module)
     except Exception as error:  # a stranger's module may raise anything
         raise UnknownName(
-            f"cannot import {module!r} ({one_line(error)}): {article(kind)} of your own is named "
-            "package.module:Name and must be importable from here"
+            f"cannot import {module!r} ({one_line(error)}): {with_article(kind)} of your own is "
+            "named package.module:Name and must be importable from here"
         ) from error
     for part in name.split("."):
         if not hasattr(found, part):
@@ -44,17 +44,17 @@ def import_part(address: str, kind: str) -> Any:
     return found
 
 
-def article(kind: str) -> str:
-    """The kind with its article.
+def with_article(kind: str) -> str:
+    """Returns a noun with its article.
 
-    >>> article("attack"), article("model")
+    >>> with_article("attack"), with_article("model")
     ('an attack', 'a model')
     """
     return f"an {kind}" if kind[0] in "aeiou" else f"a {kind}"
 
 
 def address_of(kind: type) -> str:
-    """Where a class is, so that :func:`import_part` finds it.
+    """Returns the address of a class, by which :func:`import_part` finds it.
 
     >>> address_of(EntryPoint)
     'importlib.metadata:EntryPoint'
@@ -80,7 +80,7 @@ class Plugin:
         return self.entry.module if dist is None else f"{dist.name} {dist.version}"
 
     def load(self) -> Any:
-        """The part; raises :class:`UnknownName` where its package is broken."""
+        """Imports the part; raises :class:`UnknownName` where its package is broken."""
         try:
             return self.entry.load()
         except Exception as error:  # a stranger's module may raise anything
@@ -93,19 +93,19 @@ class Plugin:
         """Whether the part is this class; a part that cannot be loaded is not."""
         try:
             return self.load() is kind
-        except UnknownName:  # told where the part is asked for
+        except UnknownName:  # reported where the part is asked for
             return False
 
 
 @functools.cache
-def declared(group: str) -> tuple[EntryPoint, ...]:
-    """The entry points of all installed packages in one group; none of them is imported."""
+def find_entry_points(group: str) -> tuple[EntryPoint, ...]:
+    """Returns the entry points of all installed packages in a group; imports none of them."""
     found = entry_points(group=group)
     return tuple(sorted(found, key=lambda e: (e.name, e.dist.name if e.dist else "")))
 
 
 class Plugins:
-    """What installed packages add to one kind of parts. Nothing is imported before it is needed."""
+    """The parts of one kind that installed packages add. Each is imported when it is needed."""
 
     def __init__(self, kind: str, group: str, builtin: Collection[str]) -> None:
         """Describes where to look.
@@ -119,9 +119,9 @@ class Plugins:
         self._warned: set[EntryPoint] = set()
 
     def available(self) -> dict[str, Plugin]:
-        """The plug-ins by name. One whose name is taken is left out, and that is logged once."""
+        """Returns the plug-ins by name; logs, once, those whose name is taken."""
         found: dict[str, Plugin] = {}
-        for entry in declared(self.group):
+        for entry in find_entry_points(self.group):
             plugin = Plugin(self.kind, entry)
             if entry.name not in self.builtin and entry.name not in found:
                 found[entry.name] = plugin
@@ -129,7 +129,7 @@ class Plugins:
             owner = "Keyhole" if entry.name in self.builtin else found[entry.name].package
             self.warn(
                 plugin,
-                f"{self.kind} {entry.name!r} of the package {plugin.package} is left out, for "
+                f"{self.kind} {entry.name!r} of the package {plugin.package} is left out, because "
                 f"{owner} has one of that name: ask for it by {entry.value}",
             )
         return found
@@ -141,12 +141,12 @@ class Plugins:
             log.warning("keyhole: %s", message)
 
     def find(self, name: str) -> Any:
-        """The part of that name; None where no package has it."""
+        """Imports the part of that name; returns None where no package has it."""
         plugin = self.available().get(name)
         return None if plugin is None else plugin.load()
 
-    def loaded(self) -> list[tuple[Plugin, Any]]:
-        """Every plug-in with its part; one that cannot be loaded costs a line in the log."""
+    def load_all(self) -> list[tuple[Plugin, Any]]:
+        """Imports every plug-in; one that cannot be imported is logged and left out."""
         found = []
         for plugin in self.available().values():
             try:
@@ -156,7 +156,7 @@ class Plugins:
         return found
 
     def name_of(self, kind: type) -> str | None:
-        """The name by which a package declares a class; None where none does."""
+        """Returns the name by which a package declares a class; None where none does."""
         root = kind.__module__.partition(".")[0]
         for plugin in self.available().values():
             if plugin.entry.module.partition(".")[0] == root and plugin.declares(kind):

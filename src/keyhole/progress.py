@@ -4,24 +4,44 @@ from __future__ import annotations
 
 from typing import Protocol
 
+__all__ = ["NullProgress", "Progress"]
+
 
 class Progress(Protocol):
-    """Is told how much work there is and how much of it is done."""
+    """Receives reports of how much work there is and how much of it is done."""
 
     def begin(self, total: int) -> None:
-        """Starts work of ``total`` units: images, or clients that are trained or attacked."""
+        """Starts the work.
+
+        Args:
+            total: Units of work: images, or clients that are trained or attacked.
+        """
 
     def show(self, what: str) -> None:
-        """Says what is being done."""
+        """Says what is being done.
+
+        Args:
+            what: A few words.
+        """
 
     def advance(self, units: int) -> None:
-        """Counts ``units`` more as done."""
+        """Counts more work as done.
+
+        Args:
+            units: How much.
+        """
 
     def iterate(self, done: int, total: int, text: str) -> None:
-        """Says how far a long attack is: its iterations, and a text about them."""
+        """Says how far a long attack is.
+
+        Args:
+            done: Iterations done.
+            total: All its iterations.
+            text: A few words about them.
+        """
 
 
-class NullProgress:
+class NullProgress(Progress):
     """Ignores all reports."""
 
     def begin(self, total: int) -> None:

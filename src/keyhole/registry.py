@@ -6,91 +6,121 @@ declare, and any other part is found at ``package.module:Name``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
 from keyhole.errors import BadValue
-from keyhole.parameters import construct, parameters, recordable, switched_off, unusual_parameters
-from keyhole.plugins import Plugin, Plugins, address_of, article, import_part
-from keyhole.spelling import parse_call, shortened, spell, split_names, unknown
+from keyhole.lazy import import_address
+from keyhole.parameters import (
+    construct,
+    find_disabled,
+    make_recordable,
+    read_parameters,
+    unusual_parameters,
+)
+from keyhole.plugins import Plugin, Plugins, address_of, import_part, with_article
+from keyhole.spelling import parse_call, spell, unknown_name
 
-__all__ = [
-    "Registry",
-    "label_of",
-    "name_class",
-    "parameters",
-    "parse_call",
-    "part_name",
-    "shortened",
-    "spell",
-    "spell_part",
-    "split_names",
-    "switched_off",
-    "unknown",
-]
+__all__ = ["Registry", "label_of", "name_class", "part_name", "registered_name", "spell_part"]
 
 T = TypeVar("T")
 
 REGISTRIES: list[Registry[Any]] = []
-"""Those that are open to others' parts."""
+"""The registries that accept parts of other packages."""
 
 
 class Registry(Generic[T]):
-    """The parts of one kind, by name."""
+    """The parts of one kind, by name.
+
+    Args:
+        kind: What they are, for errors: ``attack``.
+        members: Keyhole's own parts by name: classes, ready objects, or addresses such as
+            ``keyhole.defenses.agp:Agp``, which are imported when the part is first used.
+        base: The class that every part extends, or its address; None if only the members are
+            known.
+        group: The entry points by which packages add more.
+    """
 
     def __init__(
         self,
         kind: str,
-        members: Iterable[type[T] | T],
+        members: Mapping[str, str | type[T] | T],
         *,
-        base: type[Any] | None = None,
+        base: str | type[Any] | None = None,
         group: str | None = None,
     ) -> None:
-        """Names the members.
-
-        Args:
-            kind: What they are, for errors: ``attack``.
-            members: Keyhole's own, each with its ``name``: classes, or ready objects.
-            base: What every part must be; None: only the members are known.
-            group: The entry points by which packages add more.
-        """
-        self.kind, self.base = kind, base
-        self._members: dict[str, Any] = {str(vars(m)["name"]): m for m in members}
+        self.kind, self._base = kind, base
+        self._members = dict(members)
         self._plugins = None if group is None else Plugins(kind, group, self._members)
         if base is not None:
             REGISTRIES.append(self)
 
+    @property
+    def base(self) -> type[Any] | None:
+        """The class that every part extends."""
+        if isinstance(self._base, str):
+            self._base = cast("type[Any]", import_address(self._base))
+        return self._base
+
     def __iter__(self) -> Iterator[type[T]]:
-        """Keyhole's own."""
-        return iter(self._members.values())
+        """Imports and returns Keyhole's own parts."""
+        return (self._member(name) for name in self._members)
+
+    def _member(self, name: str) -> Any:
+        found = self._members[name]
+        return import_address(found) if isinstance(found, str) else found
 
     def names(self) -> list[str]:
-        """Keyhole's own names."""
+        """Returns the names of Keyhole's own parts."""
         return list(self._members)
 
-    def installed(self) -> list[tuple[Plugin, Any]]:
-        """What other packages add; a broken package costs a line in the log."""
+    def known_names(self) -> list[str]:
+        """Returns Keyhole's own names, then those that packages declare; imports nothing."""
+        return [*self._members, *(self._plugins.available() if self._plugins else ())]
+
+    def load_installed(self) -> list[tuple[Plugin, Any]]:
+        """Imports the parts that other packages add; a broken one is logged and left out."""
         if self._plugins is None:
             return []
-        found = self._plugins.loaded()
+        found = self._plugins.load_all()
         for plugin, part in found:
             if not self._can_make(part):
-                self._plugins.warn(plugin, f"{self._misfit(plugin.name)} (from {plugin.package})")
+                self._plugins.warn(
+                    plugin, f"{self._misfit_error(plugin.name)} (from {plugin.package})"
+                )
         return [(plugin, part) for plugin, part in found if self._can_make(part)]
 
     def find(self, name: str) -> Any:
-        """The part of that name: a class, a function that makes one, or an object."""
-        if name in self._members:
-            return self._members[name]
-        if ":" in name and self.base is not None:
-            return import_part(name, self.kind)
-        found = None if self._plugins is None else self._plugins.find(name)
-        if found is None:
-            raise unknown(self.kind, name, self._known())
-        return found
+        """Imports the part of that name: a class, a function that makes one, or an object.
 
-    def _known(self) -> list[str]:
-        return [*self._members, *(self._plugins.available() if self._plugins else ())]
+        Args:
+            name: Its name or address, without parameters.
+        """
+        if name in self._members:
+            return self._member(name)
+        if self._is_address(name):
+            return import_part(name, self.kind)
+        self._check_known(name)
+        assert self._plugins is not None
+        return self._plugins.find(name)
+
+    def check_name(self, text: str) -> None:
+        """Raises what :meth:`parse` raises for an unknown name; imports nothing.
+
+        Args:
+            text: A part as a user writes it: ``gaussian(sigma=0.01)``.
+        """
+        name, _ = parse_call(text)
+        if not self._is_address(name):
+            self._check_known(name)
+
+    def _is_address(self, name: str) -> bool:
+        return ":" in name and self._base is not None
+
+    def _check_known(self, name: str) -> None:
+        known = self.known_names()
+        if name not in known:
+            raise unknown_name(self.kind, name, known)
 
     def __getitem__(self, name: str) -> type[T]:
         """The class of that name."""
@@ -98,41 +128,58 @@ class Registry(Generic[T]):
         return cast("type[T]", found if isinstance(found, type) else type(found))
 
     def parse(self, text: str) -> T:
-        """Makes the part that ``text`` names, with the parameters it gives.
+        """Makes the part that a text names, with the parameters that it gives.
 
         ``package.module:Name`` imports a module and runs its code: see :meth:`parse_builtin`.
+
+        Args:
+            text: A part as a user writes it: ``gaussian(sigma=0.01)``.
         """
         name, values = parse_call(text)
         return self.make(self.find(name), name, values)
 
     def resolve(self, part: str | T) -> T:
-        """A part by its text, or the object itself; raises where it is of another kind."""
+        """Makes the part that a text names; returns an object of this kind as it is.
+
+        Args:
+            part: A text, or an object.
+        """
         if isinstance(part, str):
             return self.parse(part)
         if isinstance(part, type):
             raise BadValue(f"{self.kind} {part.__name__} is a class: pass {part.__name__}(...)")
         if self.base is not None and not isinstance(part, self.base):
-            raise self._misfit(address_of(type(part)))
+            raise self._misfit_error(address_of(type(part)))
         return part
 
     def parse_builtin(self, text: str) -> T:
-        """The same of Keyhole's own parts alone: for text that comes from strangers."""
+        """Makes one of Keyhole's own parts: for text that comes from strangers.
+
+        Args:
+            text: A part as :meth:`parse` reads it, but no address.
+        """
         name, values = parse_call(text)
         if name not in self._members:
-            raise unknown(self.kind, name, self._members)
-        return self.make(self._members[name], name, values)
+            raise unknown_name(self.kind, name, self._members)
+        return self.make(self._member(name), name, values)
 
     def make(self, found: Any, name: str, values: dict[str, Any]) -> T:
-        """An object of what :meth:`find` found; raises where that is of another kind."""
+        """Makes an object of what :meth:`find` found; raises where that is of another kind.
+
+        Args:
+            found: A class, a function, or an object.
+            name: What it was asked for by, for errors.
+            values: Its parameters by name.
+        """
         if self.base is not None and isinstance(found, self.base):
             if values:
                 raise BadValue(f"{self.kind} {name} is an object and takes no parameters")
             return cast(T, found)
         if not self._can_make(found):
-            raise self._misfit(name)
+            raise self._misfit_error(name)
         made = construct(found, values, f"{self.kind} {name}")
         if self.base is not None and not isinstance(made, self.base):
-            raise self._misfit(name)
+            raise self._misfit_error(name)
         return cast(T, made)
 
     def _can_make(self, found: Any) -> bool:
@@ -141,20 +188,28 @@ class Registry(Generic[T]):
             return True
         return issubclass(found, self.base) if isinstance(found, type) else callable(found)
 
-    def _misfit(self, name: str) -> BadValue:
+    def _misfit_error(self, name: str) -> BadValue:
         base = "" if self.base is None else f"{self.base.__module__}.{self.base.__qualname__}"
-        return BadValue(f"{name} is not {article(self.kind)}: it must extend {base}")
+        return BadValue(f"{name} is not {with_article(self.kind)}: it must extend {base}")
 
     def registered_name(self, kind: type) -> str | None:
-        """The plain name of a class; None where it has none."""
+        """Returns the registered name of a class; None where it has none.
+
+        Args:
+            kind: The class.
+        """
         own = vars(kind).get("name")
-        if own is not None and self._members.get(own) is kind:
+        if own in self._members and self._member(own) is kind:
             return str(own)
         return None if self._plugins is None else self._plugins.name_of(kind)
 
 
 def registered_name(kind: type) -> str | None:
-    """The plain name of a part's class, Keyhole's own or declared by a package; None: none."""
+    """Returns the name of a part's class, Keyhole's own or declared by a package, or None.
+
+    Args:
+        kind: The class.
+    """
     if kind.__module__.partition(".")[0] == "keyhole" and "name" in vars(kind):
         return str(vars(kind)["name"])
     open_to_it = [r for r in REGISTRIES if r.base is not None and issubclass(kind, r.base)]
@@ -162,15 +217,22 @@ def registered_name(kind: type) -> str | None:
 
 
 def name_class(kind: type) -> None:
-    """Gives a class of parts that declares no ``name`` the one by which it can be found."""
+    """Sets the ``name`` of a class of parts that declares none to its address.
+
+    Args:
+        kind: The class.
+    """
     if "name" not in vars(kind):
         kind.name = address_of(kind)  # type: ignore[attr-defined]
 
 
 def part_name(part: object) -> str:
-    """What a part is called: its registered name, else the one it declares, else where it is.
+    """Returns a part's registered name, or else the name that it declares, or else its address.
 
     A declared name that one of Keyhole's own parts has does not count.
+
+    Args:
+        part: The part.
     """
     kind = type(part)
     registered = registered_name(kind)
@@ -182,12 +244,20 @@ def part_name(part: object) -> str:
 
 
 def spell_part(part: object) -> str:
-    """The text that parses back to a part, with all its parameters."""
+    """Returns the text that :meth:`Registry.parse` reads back, with all parameters.
+
+    Args:
+        part: The part.
+    """
     name = registered_name(type(part)) or address_of(type(part))
-    return spell(name, parameters(part), off=switched_off(part))
+    return spell(name, read_parameters(part), off=find_disabled(part))
 
 
 def label_of(part: object) -> str:
-    """What tables call a part: its name, with the parameters that are not the usual ones."""
+    """Returns what tables call a part: its name, and the parameters that differ from defaults.
+
+    Args:
+        part: The part.
+    """
     chosen = unusual_parameters(part)
-    return spell(part_name(part), recordable(chosen), off=chosen)
+    return spell(part_name(part), make_recordable(chosen), off=chosen)

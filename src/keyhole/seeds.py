@@ -1,4 +1,4 @@
-"""Randomness by name: every random draw comes from a generator that its place in the work names."""
+"""Named randomness: the seed and a name, such as "client 3", determine every random draw."""
 
 from __future__ import annotations
 
@@ -8,9 +8,15 @@ from contextlib import contextmanager
 
 import torch
 
+__all__ = ["derive", "generator", "seeded_globally"]
+
 
 def derive(seed: int, *path: str | int) -> int:
-    """A 63-bit seed for one place in the work, independent of the order in which places are met.
+    """Derives a 63-bit seed for one purpose; the order of calls does not matter.
+
+    Args:
+        seed: The seed of the whole run.
+        path: What the seed is for: ``"victim", 3``.
 
     >>> derive(0, "victim", 3) == derive(0, "victim", 3) != derive(0, "victim", 4)
     True
@@ -20,15 +26,23 @@ def derive(seed: int, *path: str | int) -> int:
 
 
 def generator(seed: int, *path: str | int) -> torch.Generator:
-    """A CPU generator for one place in the work (see :func:`derive`)."""
+    """Returns a CPU generator for one purpose.
+
+    Args:
+        seed: The seed of the whole run.
+        path: What it is for; see :func:`derive`.
+    """
     return torch.Generator().manual_seed(derive(seed, *path))
 
 
 @contextmanager
 def seeded_globally(seed: int) -> Iterator[None]:
-    """Seeds torch's global generators inside the block and puts their state back after it.
+    """Seeds torch's global generators inside the block, and restores their state after it.
 
     For code that takes no generator: weight initialisation and ``nn.Dropout``.
+
+    Args:
+        seed: The seed.
     """
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -12,22 +12,38 @@ from typing import Any
 from keyhole.errors import BadValue, UnknownName
 from keyhole.untrusted import DIGITS
 
+__all__ = ["check_finite", "parse_call", "shorten", "spell", "split_names", "unknown_name"]
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownName:
-    """The error for a name that does not exist; it suggests the nearest ones.
+LONGEST = 4000
+"""Letters of a name with its parameters."""
+SHOWN = 120
+"""Letters of it that an error repeats."""
 
-    >>> str(unknown("defense", "gausian", ["gaussian", "pruning"]))
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownName:
+    """Returns the error for a name that does not exist; it suggests similar names.
+
+    Args:
+        kind: What the name should have named: ``defense``.
+        name: What was written.
+        known: The names that exist.
+
+    >>> str(unknown_name("defense", "gausian", ["gaussian", "pruning"]))
     "unknown defense 'gausian': did you mean gaussian? Known: gaussian, pruning"
     """
     names = sorted(known)
     near = difflib.get_close_matches(name[:SHOWN], names, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(near)}? " if near else ""
     listed = ", ".join(names) if len(names) <= 24 else f"{', '.join(names[:12])}, ..."
-    return UnknownName(f"unknown {kind} {shortened(name)}: {hint}Known: {listed}")
+    return UnknownName(f"unknown {kind} {shorten(name)}: {hint}Known: {listed}")
 
 
 def split_names(text: str, *, option: str = "") -> list[str]:
-    """Splits at the commas that stand outside brackets; a text without any name is refused.
+    """Splits a text at the commas outside brackets; raises where it holds no name.
+
+    Args:
+        text: What was written.
+        option: The option that it was written for, for errors.
 
     >>> split_names("none, gaussian(sigma=0.1, clip=1),dropout")
     ['none', 'gaussian(sigma=0.1, clip=1)', 'dropout']
@@ -47,7 +63,10 @@ def split_names(text: str, *, option: str = "") -> list[str]:
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:
-    """Reads ``name`` or ``name(key=value, ...)``; values are Python literals, numbers finite.
+    """Reads ``name`` or ``name(key=value, ...)`` as a name and its parameters.
+
+    Args:
+        text: What was written; values are Python literals, and numbers are finite.
 
     >>> parse_call("gaussian(sigma=1e-3)")
     ('gaussian', {'sigma': 0.001})
@@ -56,30 +75,29 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
     if not bracket:
         return name, {}
     if len(text) > LONGEST:
-        raise BadValue(f"{shortened(text)} is too long: {len(text):,} of {LONGEST:,} letters")
+        raise BadValue(f"{shorten(text)} is too long: {len(text):,} of {LONGEST:,} letters")
     try:
         values = _literals(f"f({rest}")
     except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError) as error:
         why = str(error) if isinstance(error, OutOfBounds) else _HOW
-        raise BadValue(f"cannot read {shortened(text)}: {why}") from None
+        raise BadValue(f"cannot read {shorten(text)}: {why}") from None
     return name.strip(), values
 
 
-LONGEST = 4000
-"""Letters of one name with its parameters."""
-SHOWN = 120
-"""Letters of it that an error repeats."""
 _HOW = "write it as name(parameter=value, ...)"
 
 
 class OutOfBounds(ValueError):
-    """A number that nothing can compute with; the message is for the user."""
+    """A number that is too large; the message is for the user."""
 
 
-def shortened(value: object) -> str:
-    """What was written, as Python spells it, cut where it is long.
+def shorten(value: object) -> str:
+    """Returns a value as Python spells it, cut where it is long.
 
-    >>> shortened("a" * 500)[-20:]
+    Args:
+        value: What was written.
+
+    >>> shorten("a" * 500)[-20:]
     "aaaaaaaaaaaaaaaa'..."
     """
     if isinstance(value, str):
@@ -92,8 +110,8 @@ def shortened(value: object) -> str:
 
 
 def _literals(call: str) -> dict[str, Any]:
-    """The named arguments of a call; raises what Python raises where there is none."""
-    with warnings.catch_warnings(action="ignore"):  # on odd escapes, which are data here
+    """Reads the named arguments of a call; raises what Python raises where it is not one."""
+    with warnings.catch_warnings(action="ignore"):  # about odd escapes, which are data here
         parsed = ast.parse(call, mode="eval").body
     if not isinstance(parsed, ast.Call) or parsed.args or not isinstance(parsed.func, ast.Name):
         raise ValueError
@@ -107,7 +125,12 @@ def _literals(call: str) -> dict[str, Any]:
 
 
 def check_finite(name: str, value: object) -> None:
-    """Raises :class:`OutOfBounds` for infinite numbers and for integers of 40 digits and more."""
+    """Raises ValueError for infinite numbers, and for integers of 40 digits or more.
+
+    Args:
+        name: What the value is of, for errors.
+        value: A number, or a list, tuple, set or dictionary of values.
+    """
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list | tuple | set):
@@ -120,11 +143,16 @@ def check_finite(name: str, value: object) -> None:
 
 
 def spell(name: str, values: dict[str, Any], *, off: Iterable[str] = ()) -> str:
-    """The text that parses back to this thing; None is said only of those in ``off``.
+    """Writes a name and its parameters so that :func:`parse_call` reads them back.
+
+    Args:
+        name: The name.
+        values: The parameters; those that are None are left out.
+        off: Names of parameters that are written even where they are None.
 
     >>> spell("gaussian", {"sigma": 0.001, "clip": None})
     'gaussian(sigma=0.001)'
     """
-    told = {key: value for key, value in values.items() if value is not None or key in off}
-    inner = ", ".join(f"{key}={value!r}" for key, value in told.items())
+    given = {key: value for key, value in values.items() if value is not None or key in off}
+    inner = ", ".join(f"{key}={value!r}" for key, value in given.items())
     return f"{name}({inner})" if inner else name

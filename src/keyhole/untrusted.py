@@ -1,4 +1,4 @@
-"""Files that others wrote: regular ones only, of bounded length; JSON of bounded depth."""
+"""Reads files that others wrote: regular ones of bounded length, and JSON of bounded depth."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from keyhole.errors import BadUpdate, one_line
+
 LONGEST = 1 << 28
-"""Bytes of a text file; none that Keyhole writes is as long."""
+"""Bytes of a text file; Keyhole writes none that is as long."""
 DEEPEST = 64
-"""Lists and objects inside each other, in JSON and TOML."""
+"""Levels of nested lists and objects in JSON and TOML."""
 DIGITS = 40
-"""Of an integer."""
+"""The most digits of an integer."""
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -35,7 +37,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def check_regular(mode: int) -> None:
-    """Raises OSError where ``mode``, of a file's status, is not that of a regular file."""
+    """Raises OSError where the mode in a file's status is not that of a regular file."""
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not stat.S_ISREG(mode):
@@ -43,7 +45,7 @@ def check_regular(mode: int) -> None:
 
 
 def read_regular(path: Path, longest: int = LONGEST) -> bytes:
-    """The bytes of a regular file; raises OSError where it has more than ``longest``."""
+    """Reads a regular file; raises OSError where it has more than ``longest`` bytes."""
     with open_regular(path) as file:
         found = file.read(longest + 1)
     if len(found) > longest:
@@ -51,12 +53,31 @@ def read_regular(path: Path, longest: int = LONGEST) -> bytes:
     return found
 
 
+def check_tensor_file(path: Path) -> None:
+    """Raises :class:`BadUpdate` where there is no regular file to read tensors from."""
+    try:
+        open_regular(path).close()
+    except FileNotFoundError:
+        raise BadUpdate(f"{path} does not exist") from None
+    except (OSError, ValueError) as error:
+        raise not_safetensors(path, error) from None
+
+
+def not_safetensors(path: Path, error: Exception) -> BadUpdate:
+    """Returns the error for a file that holds no tensors."""
+    why = (isinstance(error, OSError) and error.strerror) or one_line(error)
+    return BadUpdate(
+        f"{path} is not a safetensors file ({why[:200]}): "
+        "write it with safetensors.torch.save_file; pickles are not read"
+    )
+
+
 def parse_json(text: str | bytes, *, odd_numbers_as_words: bool = False) -> Any:
-    """JSON by the letter of its standard; raises ValueError for anything else.
+    """Parses JSON by its standard; raises ValueError for anything else.
 
     Unlike ``json.loads`` it refuses NaN, infinite numbers, integers of more than 40 digits, and
-    lists and objects that lie more than 64 deep in each other. ``odd_numbers_as_words``: such
-    numbers, which one of many may have written, become texts.
+    lists and objects that are nested more than 64 deep. With ``odd_numbers_as_words`` such numbers
+    become texts, so that one client's numbers do not spoil a file of many clients.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
@@ -78,7 +99,7 @@ def parse_json(text: str | bytes, *, odd_numbers_as_words: bool = False) -> Any:
 
 
 def check_depth(value: object) -> None:
-    """Raises ValueError where lists and tables lie more than 64 deep in each other."""
+    """Raises ValueError where lists and tables are nested more than 64 deep."""
     level = [value] if isinstance(value, dict | list) else []
     for _ in range(DEEPEST):
         inner = [child for outer in level for child in _children(outer)]
@@ -87,7 +108,7 @@ def check_depth(value: object) -> None:
         raise ValueError(_TOO_DEEP)
 
 
-_TOO_DEEP = f"its lists and objects lie more than {DEEPEST} deep in each other"
+_TOO_DEEP = f"its lists and objects are nested more than {DEEPEST} deep"
 
 
 def _children(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
@@ -109,7 +130,7 @@ def _or_word(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def printable(value: object, longest: int = 300) -> str:
-    r"""A stranger's words as text that can be shown: control characters escaped, not endless.
+    r"""Returns a stranger's value as text: control characters escaped, cut where it is long.
 
     >>> print(printable("red \x1b[31m"), printable("x" * 9, longest=4))
     red \x1b[31m xxxx...

@@ -13,8 +13,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from keyhole.errors import BadUpdate, one_line
-from keyhole.registry import shortened
-from keyhole.untrusted import open_regular
+from keyhole.spelling import shorten
+from keyhole.untrusted import check_tensor_file, not_safetensors
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """The floating types that defenses compute in."""
@@ -137,7 +137,7 @@ class Update:
                 why = "which changed and holds several numbers: no defense acts on integers"
             else:
                 continue
-            raise BadUpdate(f"the update has {kind_of(tensor)} in {shortened(name)}, {why}")
+            raise BadUpdate(f"the update has {kind_of(tensor)} in {shorten(name)}, {why}")
         return self
 
     def check_against(self, weights: Mapping[str, Tensor]) -> Update:
@@ -148,10 +148,10 @@ class Update:
         """
         for name, tensor in self.change.items():
             if name not in weights:
-                raise BadUpdate(f"the update has {shortened(name)}, which the model does not have")
+                raise BadUpdate(f"the update has {shorten(name)}, which the model does not have")
             if tensor.shape != weights[name].shape:
                 raise BadUpdate(
-                    f"the update's {shortened(name)} has shape {tuple(tensor.shape)}, "
+                    f"the update's {shorten(name)} has shape {tuple(tensor.shape)}, "
                     f"the model's {tuple(weights[name].shape)}: it belongs to another model"
                 )
         return self
@@ -190,18 +190,14 @@ def check_finite(tensors: Mapping[str, Tensor], whose: str, remedy: str) -> None
     """Raises :class:`BadUpdate` where a value is NaN or infinite: "WHOSE 3 NaN ...: REMEDY"."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dtype not in FLOATS:
-            raise BadUpdate(
-                f"{whose} {kind_of(tensor)} in {shortened(name)}: use float32 or float16"
-            )
+            raise BadUpdate(f"{whose} {kind_of(tensor)} in {shorten(name)}: use float32 or float16")
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
         if tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.double)).isfinite():
             continue  # NaN and infinity survive any sum, which is quicker to check
         count = int((~torch.isfinite(tensor)).sum())
         if count:
-            raise BadUpdate(
-                f"{whose} {count} NaN or infinite values in {shortened(name)}: {remedy}"
-            )
+            raise BadUpdate(f"{whose} {count} NaN or infinite values in {shorten(name)}: {remedy}")
 
 
 def check_weights(weights: Mapping[str, Tensor]) -> None:
@@ -279,16 +275,10 @@ def read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     Tensors are copied to memory that torch allocates: that of safetensors lies at any address, and
     kernels round differently where memory is not aligned as torch's is.
     """
+    check_tensor_file(path)  # safetensors would wait for ever at a pipe
     try:
-        open_regular(path).close()  # safetensors would wait forever at a pipe
         with safe_open(path, framework="pt") as file:
             tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
             return tensors, dict(file.metadata() or {})
-    except FileNotFoundError:
-        raise BadUpdate(f"{path} does not exist") from None
     except (SafetensorError, OSError, ValueError) as error:
-        why = (isinstance(error, OSError) and error.strerror) or one_line(error)
-        raise BadUpdate(
-            f"{path} is not a safetensors file ({why[:200]}): "
-            "write it with safetensors.torch.save_file; pickles are not read"
-        ) from None
+        raise not_safetensors(path, error) from None

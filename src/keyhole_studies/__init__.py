@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from keyhole.spelling import unknown
+from keyhole.spelling import unknown_name
 
 if TYPE_CHECKING:
     from keyhole_studies.base import Study
@@ -29,6 +29,6 @@ def load_study(name: str) -> Study:
         name: One of :data:`STUDIES`.
     """
     if name not in STUDIES:
-        raise unknown("study", name, STUDIES)
+        raise unknown_name("study", name, STUDIES)
     study: Study = import_module(STUDIES[name]).STUDY
     return study

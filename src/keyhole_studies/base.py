@@ -14,7 +14,7 @@ from pydantic import ConfigDict
 
 from keyhole.atomic import check_writable
 from keyhole.auditing import Progress
-from keyhole.spelling import unknown
+from keyhole.spelling import unknown_name
 from keyhole_studies.result_files import read_result, write_result
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ class Study:
         for experiment in self.experiments:
             if experiment.name == name:
                 return experiment
-        raise unknown(f"experiment of study {self.name}", name, [e.name for e in self.experiments])
+        raise unknown_name(
+            f"experiment of study {self.name}", name, [e.name for e in self.experiments]
+        )
 
     def choose(self, patterns: Sequence[str]) -> list[Experiment]:
         """The experiments whose names match, each once; all of them without any pattern.

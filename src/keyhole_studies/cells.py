@@ -35,7 +35,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from keyhole.errors import BadValue, one_line
 from keyhole.settings import Seed, make_settings
-from keyhole.spelling import shortened, unknown
+from keyhole.spelling import shorten, unknown_name
 from keyhole_studies.audits import AuditExperiment
 from keyhole_studies.base import Experiment, Study
 
@@ -111,13 +111,13 @@ def make_experiment(file: CellFile, name: str, kinds: Kinds) -> Experiment:
     fields = dict(collect_fields(file, name))
     kind = fields.pop("kind", None)
     if kind not in kinds:
-        raise unknown(f"kind of {where}", str(kind), kinds)
+        raise unknown_name(f"kind of {where}", str(kind), kinds)
     try:
         return TypeAdapter(kinds[kind]).validate_python({"name": name, **fields})
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part) for part in first["loc"])
-        got = f", got {shortened(first['input'])}"
+        got = f", got {shorten(first['input'])}"
         raise BadValue(f"{where}: {place}: {first['msg'].lower()}{got}") from None
 
 
@@ -127,7 +127,7 @@ def collect_fields(file: CellFile, name: str) -> Fields:
     like = own.pop("like", [])
     for shared in like:
         if shared not in file.shared:
-            raise unknown(f"shared table of cell {name}", str(shared), file.shared)
+            raise unknown_name(f"shared table of cell {name}", str(shared), file.shared)
     return reduce(join_tables, [*(file.shared[shared] for shared in like), own], {})
 
 

@@ -67,5 +67,5 @@ def test_there_is_none_where_nothing_can_be_explained(
 
 def test_no_sheet_without_a_defense_on_updates() -> None:
     heat = {"heat": torch.zeros(1, 3, 8, 8), "plain": torch.zeros(1, 1, 8, 8)}
-    assert view.heat_sheet({"none": heat, "csvar": {}}) == {}
-    assert list(view.heat_sheet({"none": heat, "dp": heat})) == ["image", "none", "dp"]
+    assert view.arrange_heat_maps({"none": heat, "csvar": {}}) == {}
+    assert list(view.arrange_heat_maps({"none": heat, "dp": heat})) == ["image", "none", "dp"]

@@ -10,7 +10,8 @@ import pytest
 
 from keyhole.auditing import Plan, Stage, run_plan
 from keyhole.auditing.results import AuditResult
-from keyhole.auditing.store import FOLDERS, PLAN, Store
+from keyhole.auditing.run_folder import PLAN
+from keyhole.auditing.store import FOLDERS, Store
 from keyhole.errors import RunFolderError
 from keyhole.lock import LOCK, FolderLock
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from guarded_updates import uploaded
+from keyhole.auditing.guard import Guard
+from keyhole.cli.guard import guard
 from keyhole.models import build
 
 MODEL = ("--model", "vit-small", "--data", "digits")
@@ -118,3 +121,9 @@ def test_bad_input_to_the_guard_gets_one_clear_line(
     assert words in err
     assert err.startswith("keyhole: ")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["threshold", "seconds"])
+def test_the_command_has_the_defaults_of_the_library(name: str) -> None:
+    command, library = (inspect.signature(each).parameters[name] for each in (guard, Guard))
+    assert command.default == library.default

@@ -129,7 +129,7 @@ def test_a_study_can_be_interrupted(keyhole: Keyhole, monkeypatch: pytest.Monkey
 def test_what_cannot_be_continued_does_not_say_so(
     keyhole: Keyhole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    press_after(monkeypatch, "keyhole.report.catalogue", "catalogue", calls=1)
+    press_after(monkeypatch, "keyhole.report.catalogue", "build_catalogue", calls=1)
     code, _, err = keyhole("list")
     assert (code, err) == (130, "keyhole: interrupted\n")
 

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from keyhole.report.catalogue import catalogue
+from keyhole.report.catalogue import build_catalogue
 
 ROOMS = ("attacks", "membership", "defenses", "models", "data", "metrics")
 
@@ -19,20 +19,21 @@ def test_the_list_is_words_and_no_python(keyhole, monkeypatch):
 def test_one_part_is_listed_by_its_name(keyhole, room):
     code, out, _ = keyhole("list", room)
     assert code == 0
-    assert all(entry["name"] in out for entry in catalogue()[room])
+    assert all(entry["name"] in out for entry in build_catalogue()[room])
     assert [line for line in out.splitlines() if line in ROOMS] == [room]
     whole = json.loads(keyhole("list", "--json")[1])
     assert json.loads(keyhole("list", room, "--json")[1]) == {room: whole[room]}
 
 
 @pytest.mark.parametrize(
-    ("room", "name"), [(room, e["name"]) for room, entries in catalogue().items() for e in entries]
+    ("room", "name"),
+    [(room, e["name"]) for room, entries in build_catalogue().items() for e in entries],
 )
 def test_every_entry_is_told_in_words(keyhole, monkeypatch, room, name):
     monkeypatch.setenv("COLUMNS", "200")
     code, out, _ = keyhole("list", room, name)
     assert code == 0
-    entry = next(e for e in catalogue()[room] if e["name"] == name)
+    entry = next(e for e in build_catalogue()[room] if e["name"] == name)
     assert out.startswith(f"{name}: {entry['summary']}")
     assert ">>>" not in out
     assert "``" not in out

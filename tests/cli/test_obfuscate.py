@@ -151,7 +151,7 @@ def test_a_key_that_others_can_read_is_remarked_on(keyhole: Command, photos: Pat
         (["photos", "empty", "--key-file", "key", "--epochs", "1"], "is not a folder"),
         (["nothing", "out", "--key-file", "key", "--epochs", "1"], "no images under"),
         (["photos", "back", "--key-file", "key", "--restore"], "holds no shuffled versions"),
-        (["photos", "back", "--key-file", "key", "--restore", "--epochs", "1"], "no choice"),
+        (["photos", "back", "--key-file", "key", "--restore", "--epochs", "1"], "cannot be used"),
     ],
 )
 @pytest.mark.usefixtures("photos")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from keyhole.cli import progress
-from keyhole.cli.progress import Bar, format_line, print_lines, rows
+from keyhole.cli.progress import Bar, build_rows, format_line, print_lines
 
 
 class Clock:
@@ -21,7 +21,7 @@ class Clock:
 def shown(bar: Bar, width: int) -> list[str]:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=True, color_system=None)
-    console.print(rows(bar))
+    console.print(build_rows(bar))
     return out.getvalue().splitlines()
 
 

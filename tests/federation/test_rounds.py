@@ -301,7 +301,7 @@ def test_people_are_told_every_round_and_how_to_audit_it(
     assert "round   2  accuracy" in out
     assert "keyhole audit --captured seen --model mlp --data digits" in out
     assert "run/checkpoint.safetensors" in out
-    assert "taken up after round 2" in keyhole(*SMALL, "--rounds", "2", "--out", "run")[2]
+    assert "continued after round 2" in keyhole(*SMALL, "--rounds", "2", "--out", "run")[2]
 
 
 def test_trained_weights_can_be_started_from(

@@ -348,9 +348,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.syspath_prepend(folder)
     entries = [EntryPoint("wide-net", f"{name}:wide", "keyhole.models")]
     monkeypatch.setattr(plugins, "entry_points", lambda group: entries)
-    plugins.declared.cache_clear()
+    plugins.find_entry_points.cache_clear()
     yield
-    plugins.declared.cache_clear()
+    plugins.find_entry_points.cache_clear()
 
 
 @pytest.mark.usefixtures("mine", "installed")

@@ -12,7 +12,7 @@ from keyhole.auditing import AuditResult, MembershipPlan, Plan, Stage, infer_mem
 from keyhole.errors import BadValue
 from keyhole.report import write_figures
 from keyhole.report.drawing import draw_losses, draw_sweep
-from keyhole.report.view import sweeps
+from keyhole.report.view import find_sweeps
 
 MAGIC = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
 
@@ -111,7 +111,7 @@ def test_every_attacker_has_a_line(result: AuditResult) -> None:
     from matplotlib.figure import Figure
 
     section = result.sections[0]
-    ((_, lines),) = sweeps(section).items()
+    ((_, lines),) = find_sweeps(section).items()
     axes = Figure().subplots()
     draw_sweep(axes, section, lines * 4, "ssim")
     drawn = [line for line in axes.get_lines() if len(line.get_xdata()) == 3]

@@ -92,7 +92,7 @@ def test_the_terminal_names_only_parameters_that_are_not_the_usual_ones(
 
 
 def test_skipped_attacks_are_named_like_those_that_were_tried(result: AuditResult) -> None:
-    (line,) = view.skipped_lines(result.skipped)
+    (line,) = view.list_skipped(result.skipped)
     assert line.startswith("wiig")
     assert "mask_weight" not in line
 
@@ -104,8 +104,8 @@ def test_a_long_film_keeps_its_first_and_its_last_frames(frames: int) -> None:
         "film.1": torch.arange(frames, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, 8, 8),
         "film.1.at": torch.arange(frames) * 50,
     }
-    (film,) = view.films(pictures)
+    (film,) = view.choose_films(pictures)
     assert len(film) == min(frames, view.FRAMES)
     assert (film[0][0], film[-1][0]) == (0, 50 * (frames - 1))
     assert all(int(image[0, 0, 0]) * 50 == at for at, image in film)
-    assert view.films({}) == []
+    assert view.choose_films({}) == []

@@ -8,7 +8,7 @@ import pytest
 from keyhole.auditing import MembershipPlan, MembershipResult, infer_membership
 from keyhole.auditing.membership_result import Trial
 from keyhole.report.membership_page import render
-from keyhole.report.membership_view import headline
+from keyhole.report.membership_view import summarise_trials
 
 
 @pytest.fixture(scope="module")
@@ -68,4 +68,4 @@ def seeming(trial: Trial, low: float) -> Trial:
 def test_the_headline_tells_none_some_and_all_apart(
     result: MembershipResult, lows: list[float], words: str
 ) -> None:
-    assert words in headline([seeming(result.trials[0], low) for low in lows])
+    assert words in summarise_trials([seeming(result.trials[0], low) for low in lows])

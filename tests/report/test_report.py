@@ -60,7 +60,7 @@ def test_every_verdict_and_every_row_is_on_the_page(result, page):
 
 def test_a_defense_at_several_strengths_is_plotted(result, page):
     faces = result.sections[0]
-    ((key, lines),) = view.sweeps(faces).items()
+    ((key, lines),) = view.find_sweeps(faces).items()
     assert key == ("gaussian", "sigma")
     assert {line.attacker for line in lines} == {"naive", "adaptive"}
     assert all(line.values == (0.001, 0.01, 0.1) for line in lines)
@@ -93,7 +93,7 @@ NOTHING = Verdict(
 
 def headline(**counts):
     """The headline over so many settings of each status."""
-    return view.headline(
+    return view.summarise_verdicts(
         [
             dataclasses.replace(NOTHING, status=status.replace("_", " "))
             for status, count in counts.items()
@@ -119,7 +119,7 @@ def test_what_was_not_tested_or_not_scored_is_counted_apart():
         "No setting could be judged. 1 was not tested: no attack on images was run there."
     )
     assert headline(broken=1, not_scored=2).endswith(
-        "2 could not be scored, for want of the truth."
+        "2 could not be scored: the original images are not known."
     )
 
 
@@ -188,7 +188,7 @@ def test_a_folder_written_before_there_was_not_tested_is_judged_anew(untested, t
 
 
 def test_skipped_attacks_are_explained_once(result):
-    (line,) = view.skipped_lines(result.skipped)
+    (line,) = view.list_skipped(result.skipped)
     assert line.startswith("linear on vit-small")
 
 
@@ -202,4 +202,4 @@ def test_skipped_attacks_are_explained_once(result):
     ],
 )
 def test_numbers_have_the_digits_a_reader_wants(metric, value, text):
-    assert view.number(metric, value) == text
+    assert view.format_value(metric, value) == text

@@ -5,16 +5,16 @@ import re
 import pytest
 
 from keyhole.report import shell
-from keyhole.report.figures import as_svg, loss_plot
-from keyhole.report.shell import fill_template, policy, source
+from keyhole.report.figures import plot_losses, render_svg
+from keyhole.report.shell import build_policy, fill_template, hash_source
 
 
 @pytest.fixture
 def page(monkeypatch: pytest.MonkeyPatch) -> str:
     """A page of the common frame alone."""
-    text_of = shell.text_of
+    text_of = shell.read_asset
     own = '{% extends "shell.html.j2" %}{% block body %}<p>{{ words }}</p>{% endblock %}'
-    monkeypatch.setattr(shell, "text_of", lambda name: own if name == "own" else text_of(name))
+    monkeypatch.setattr(shell, "read_asset", lambda name: own if name == "own" else text_of(name))
     return fill_template("own", title="<b>", words='"><script>alert(1)</script>')
 
 
@@ -24,9 +24,9 @@ def test_the_policy_names_the_one_style_and_the_one_script_by_their_hashes(page:
     meta = 'http-equiv="Content-Security-Policy" content="'
     start = page.index(meta) + len(meta)
     told = page[start : page.index('">', start)].replace("&#39;", "'")
-    assert told == policy(style, script)
+    assert told == build_policy(style, script)
     assert told.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
-    assert f"script-src {source(script)}" in told
+    assert f"script-src {hash_source(script)}" in told
     assert "unsafe" not in told
     assert page.index(meta) < page.index("<style>")
 
@@ -38,8 +38,8 @@ def test_every_value_is_escaped(page: str) -> None:
 
 def test_drawings_need_no_style_of_their_own() -> None:
     drawings = [
-        loss_plot([[(1, 1.0), (50, 0.1)]]),
-        as_svg(lambda figure: figure.subplots().plot([1, 2], label="a"), size=(2, 2)),
+        plot_losses([[(1, 1.0), (50, 0.1)]]),
+        render_svg(lambda figure: figure.subplots().plot([1, 2], label="a"), size=(2, 2)),
     ]
     for svg in drawings:
         assert "style" not in svg

@@ -11,8 +11,10 @@ from keyhole.attacks import ATTACKS
 from keyhole.attacks.membership import MEMBERSHIP
 from keyhole.data.image_set import parse_size
 from keyhole.defenses import DEFENSES
-from keyhole.federation.partition import PARTITIONS
-from keyhole.registry import Registry, parameters, split_names
+from keyhole.federation import PARTITIONS
+from keyhole.parameters import read_parameters
+from keyhole.registry import Registry
+from keyhole.spelling import split_names
 from torture.fuzzing import Fuzzer
 from torture.mutations import spoil_text
 
@@ -32,13 +34,13 @@ class Expressions(Fuzzer):
     def run(self, draw: random.Random, folder: Path) -> None:
         registry = draw.choice(REGISTRIES)
         member = draw.choice(registry.names())
-        fields = list(parameters(registry[member]()))
+        fields = list(read_parameters(registry[member]()))
         if draw.random() < 0.5 and fields:
             text = f"{member}({draw.choice(fields)}={draw.choice(VALUES)})"
         else:
-            known = ", ".join(f"{k}={v!r}" for k, v in parameters(registry[member]()).items())
+            known = ", ".join(f"{k}={v!r}" for k, v in read_parameters(registry[member]()).items())
             text = spoil_text(draw, f"{member}({known})", PARTS)
         for part in split_names(text):
             made = registry.parse(part)
-            json.dumps(parameters(made), allow_nan=False)
+            json.dumps(read_parameters(made), allow_nan=False)
         parse_size(spoil_text(draw, draw.choice(["224", "112x92"]), ("x", "-", "9" * 5000, "²")))

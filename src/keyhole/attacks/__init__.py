@@ -1,53 +1,31 @@
 """Attacks: each reads an observation and returns what it believes it saw."""
 
-from keyhole.attacks.analytic import April, LabelInference, LinearLeak, PatchLeastSquares
-from keyhole.attacks.base import Attack, Reconstruction
-from keyhole.attacks.checkpointer import Checkpointer
-from keyhole.attacks.generative.gifd import Gifd
-from keyhole.attacks.interception import Interception, UndoneInterception
-from keyhole.attacks.matching import (
-    DeepLeakage,
-    DiaRead,
-    DropoutInversion,
-    GradInversion,
-    GradViT,
-    ImprovedDeepLeakage,
-    InvertingGradients,
-    IterativeApril,
-    Matching,
-    UploadedModelInversion,
-    Wiig,
-)
-from keyhole.attacks.mjp import MjpInversion, MjpSpan
+from typing import TYPE_CHECKING
+
+from keyhole.lazy import import_on_demand
 from keyhole.registry import Registry
 
-CLOSED_FORM = (
-    LinearLeak,
-    PatchLeastSquares,
-    MjpSpan,
-    April,
-    LabelInference,
-    Interception,
-    UndoneInterception,
-)
-ITERATIVE = (
-    DeepLeakage,
-    ImprovedDeepLeakage,
-    InvertingGradients,
-    UploadedModelInversion,
-    Wiig,
-    DropoutInversion,
-    DiaRead,
-    IterativeApril,
-    GradViT,
-    GradInversion,
-    Gifd,
-    MjpInversion,
-)
-
-ATTACKS: Registry[Attack] = Registry(
-    "attack", [*CLOSED_FORM, *ITERATIVE], base=Attack, group="keyhole.attacks"
-)
+if TYPE_CHECKING:
+    from keyhole.attacks.analytic import April, LabelInference, LinearLeak, PatchLeastSquares
+    from keyhole.attacks.base import Attack, Reconstruction
+    from keyhole.attacks.checkpointer import Checkpointer
+    from keyhole.attacks.families import CLOSED_FORM, ITERATIVE
+    from keyhole.attacks.generative.gifd import Gifd
+    from keyhole.attacks.interception import Interception, UndoneInterception
+    from keyhole.attacks.matching import (
+        DeepLeakage,
+        DiaRead,
+        DropoutInversion,
+        GradInversion,
+        GradViT,
+        ImprovedDeepLeakage,
+        InvertingGradients,
+        IterativeApril,
+        Matching,
+        UploadedModelInversion,
+        Wiig,
+    )
+    from keyhole.attacks.mjp import MjpInversion, MjpSpan
 
 __all__ = [
     "ATTACKS",
@@ -75,4 +53,38 @@ __all__ = [
     "Reconstruction",
     "UndoneInterception",
     "UploadedModelInversion",
+    "Wiig",
 ]
+
+CLOSED_FORM_TABLE = {
+    "linear": "keyhole.attacks.analytic:LinearLeak",
+    "patch-lstsq": "keyhole.attacks.analytic:PatchLeastSquares",
+    "mjp-span": "keyhole.attacks.mjp:MjpSpan",
+    "april": "keyhole.attacks.analytic:April",
+    "labels": "keyhole.attacks.analytic:LabelInference",
+    "intercept": "keyhole.attacks.interception:Interception",
+    "intercept-undo": "keyhole.attacks.interception:UndoneInterception",
+}
+ITERATIVE_TABLE = {
+    "dlg": "keyhole.attacks.matching:DeepLeakage",
+    "idlg": "keyhole.attacks.matching:ImprovedDeepLeakage",
+    "ig": "keyhole.attacks.matching:InvertingGradients",
+    "ig-uploaded": "keyhole.attacks.matching:UploadedModelInversion",
+    "wiig": "keyhole.attacks.matching:Wiig",
+    "dia": "keyhole.attacks.matching:DropoutInversion",
+    "dia-read": "keyhole.attacks.matching:DiaRead",
+    "april-iterative": "keyhole.attacks.matching:IterativeApril",
+    "gradvit": "keyhole.attacks.matching:GradViT",
+    "gradinversion": "keyhole.attacks.matching:GradInversion",
+    "gifd": "keyhole.attacks.generative.gifd:Gifd",
+    "mjp-ig": "keyhole.attacks.mjp:MjpInversion",
+}
+
+ATTACKS: Registry["Attack"] = Registry(
+    "attack",
+    CLOSED_FORM_TABLE | ITERATIVE_TABLE,
+    base="keyhole.attacks.base:Attack",
+    group="keyhole.attacks",
+)
+
+__getattr__, __dir__ = import_on_demand(__name__)

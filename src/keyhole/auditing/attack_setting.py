@@ -18,8 +18,8 @@ from keyhole.auditing.stage_attacks import (
 )
 from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
-from keyhole.parameters import recordable
-from keyhole.registry import spell
+from keyhole.parameters import make_recordable
+from keyhole.spelling import spell
 from keyhole.threat import Attacker, Knowledge, Server
 from keyhole.update import Update
 
@@ -160,7 +160,7 @@ def build_setting(
 
 
 def build_skipped(attack: str, resolved: ResolvedStage, defense: Defense, why: str) -> Skipped:
-    defended = spell(defense.spec.name, recordable(defense.spec.parameters))
+    defended = spell(defense.spec.name, make_recordable(defense.spec.parameters))
     data = resolved.label or resolved.stage.data
     return Skipped(attack, resolved.stage.model, defended, why, data)
 

@@ -12,7 +12,7 @@ from keyhole.auditing.attack_setting import AttackRun, AttackSetting
 from keyhole.auditing.finding import Finding, build_key, read_versions
 from keyhole.auditing.scoring import AnyJudge
 from keyhole.metrics import METRICS, summarise
-from keyhole.parameters import parameters, recordable
+from keyhole.parameters import make_recordable, read_parameters
 from keyhole.registry import part_name
 
 
@@ -32,10 +32,10 @@ def build_finding(
         key=compute_key(setting, run),
         model=resolved.stage.model,
         data=resolved.label or resolved.stage.data,
-        defense={"name": spec.name, "parameters": recordable(spec.parameters)},
+        defense={"name": spec.name, "parameters": make_recordable(spec.parameters)},
         attacker=run.attacker.value,
         attack=part_name(run.attack),
-        attack_parameters=recordable(parameters(run.attack)),
+        attack_parameters=make_recordable(read_parameters(run.attack)),
         knowledge=setting.build_knowledge(run, resolved.data.labels[:1]).summary(),
         victims=len(resolved.victims),
         seconds=measured.seconds,

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from keyhole.metrics import METRICS, Metric, Summary
 from keyhole.metrics.metric import MOST_DIGITS, ROUNDING
-from keyhole.registry import shortened
+from keyhole.spelling import shorten
 from keyhole.threat import Attacker
 
 T = TypeVar("T")
@@ -81,19 +81,19 @@ def validate(kind: type[T], values: object) -> T:
         first = error.errors(include_url=False)[0]
         place = "".join(f"{part}." for part in first["loc"][:4]).rstrip(".")
         where = f"{place}: " if place else ""
-        got = shortened(first["input"])
+        got = shorten(first["input"])
         raise ValueError(f"{where}{first['msg'].lower()}, got {got}") from None
 
 
 def check_key(key: str) -> None:
     if not KEY.fullmatch(key):
-        raise ValueError(f"key: {shortened(key)} cannot name a file of a run folder")
+        raise ValueError(f"key: {shorten(key)} cannot name a file of a run folder")
 
 
 def check_attacker(attacker: str) -> None:
     known = [kind.value for kind in Attacker]
     if attacker not in known:
-        raise ValueError(f"attacker: {shortened(attacker)} is none of {', '.join(known)}")
+        raise ValueError(f"attacker: {shorten(attacker)} is none of {', '.join(known)}")
 
 
 def check_metrics(
@@ -109,7 +109,7 @@ def check_metrics(
     described = {**custom, **METRICS}
     for name, summary in metrics.items():
         if name not in described:
-            raise ValueError(f"metrics: {shortened(name)} is not a metric")
+            raise ValueError(f"metrics: {shorten(name)} is not a metric")
         check_summary(described[name], summary)
     counts = {len(s.per_image) for name, s in metrics.items() if name not in PER_CLIENT}
     if len(counts) > 1:

@@ -30,7 +30,7 @@ from keyhole.errors import KeyholeError
 from keyhole.lock import locked
 from keyhole.metrics import membership as metrics
 from keyhole.models import build
-from keyhole.parameters import parameters, recordable
+from keyhole.parameters import make_recordable, read_parameters
 from keyhole.progress import NullProgress, Progress
 from keyhole.seeds import derive
 from keyhole.threat import Attacker, Server
@@ -228,7 +228,7 @@ class MembershipRun:
         test_accuracy, test_loss = evaluate(problem, others)
         spec = training.defense.spec
         return Trial(
-            defense={"name": spec.name, "parameters": recordable(spec.parameters)},
+            defense={"name": spec.name, "parameters": make_recordable(spec.parameters)},
             epochs=training.rounds * (training.local.epochs or 1),
             train_accuracy=train_accuracy,
             test_accuracy=test_accuracy,
@@ -252,7 +252,7 @@ class MembershipRun:
         known = None if attacker is Attacker.NAIVE else str(problem.training.defense.spec)
         return Inference(
             attack=attack.label,
-            attack_parameters=recordable(parameters(attack)),
+            attack_parameters=make_recordable(read_parameters(attack)),
             attacker=attacker,
             knowledge=attack.knowledge(problem) | {"defense": known},
             auc=metrics.auc(members, others),

@@ -8,7 +8,6 @@ from pydantic import BeforeValidator, Field
 
 from keyhole.errors import BadValue
 from keyhole.parameters import parameter_names
-from keyhole.registry import parse_call
 from keyhole.settings import (
     ClientMode,
     Count,
@@ -19,6 +18,7 @@ from keyhole.settings import (
     Seed,
     Settings,
 )
+from keyhole.spelling import parse_call
 
 if TYPE_CHECKING:
     from keyhole.attacks.membership import MembershipAttack

@@ -17,9 +17,10 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
-from keyhole.atomic import read_json, remove_tree, sweep, write_json, write_tensors
+from keyhole.atomic import read_json, remove_tree, remove_unfinished, write_json, write_tensors
 from keyhole.attacks.membership.target_training import Weights
 from keyhole.auditing.membership_result import MembershipResult, Trial
+from keyhole.auditing.run_folder import PLAN
 from keyhole.auditing.store_folder import is_leftover
 from keyhole.errors import BadUpdate, RunFolderError
 from keyhole.lock import make_folder
@@ -27,7 +28,7 @@ from keyhole.update import read_safetensors
 
 T = TypeVar("T")
 
-PLAN, RESULT, REPORT = "plan.json", "result.json", "report.html"
+RESULT, REPORT = "result.json", "report.html"
 TRIALS, MODELS = "trials", "models"
 OWN = (REPORT, RESULT, TRIALS, MODELS)
 """What an experiment writes beside its plan, which is written first and removed last."""
@@ -83,7 +84,7 @@ class MembershipStore:
             for name in OWN:
                 remove_tree(self.root / name)
         write_json(self.root / PLAN, self.plan)
-        sweep(self.root)
+        remove_unfinished(self.root)
         for name in (TRIALS, MODELS):
             make_folder(self.root / name)
 
@@ -128,13 +129,6 @@ class MembershipStore:
     def _remove_models(self) -> None:
         for path in (self.root / MODELS).glob("*.safetensors"):
             remove_tree(path)
-
-
-def is_membership_run(root: Path) -> bool:
-    """Whether a folder holds a membership experiment, rather than an audit."""
-    path = root / PLAN
-    plan = read_json(path) if path.is_file() else None
-    return isinstance(plan, dict) and PLAN_KEY in plan
 
 
 def read_membership_result(root: Path) -> MembershipResult:

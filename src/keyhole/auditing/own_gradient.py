@@ -15,7 +15,7 @@ from keyhole.data import Normalisation
 from keyhole.defenses import DEFENSES, Defense
 from keyhole.errors import BadUpdate, BadValue, DoesNotFit
 from keyhole.mean_and_std import check_mean_and_std, parse_deviations, parse_means
-from keyhole.models import count_logits
+from keyhole.models.building import count_logits
 from keyhole.settings import ClientMode, parse_mode
 from keyhole.threat import Knowledge, Server
 from keyhole.update import Update

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from keyhole.registry import shortened
+from keyhole.spelling import shorten
 
 
 def to_bytes(images: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def check_pictures(pictures: Mapping[str, Tensor]) -> None:
             fits = tensor.dtype == torch.uint8 and tensor.ndim == 4 and tensor.shape[1] in (1, 3)
             fits = fits and tensor.numel() > 0
         if not fits:
-            raise ValueError(f"{shortened(name)} holds no pictures")
+            raise ValueError(f"{shorten(name)} holds no pictures")
     pairs = [("seen", "truth"), *((name, f"{name}.at") for name in pictures if is_film(name))]
     for one, other in pairs:
         if one in pictures and other in pictures and len(pictures[one]) != len(pictures[other]):

@@ -20,7 +20,8 @@ from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining
 from keyhole.metrics import ImageMetric, Metric, choose_metrics
 from keyhole.metrics.image import UNIFORM_WINDOW
-from keyhole.models import build, check_logits
+from keyhole.models import build
+from keyhole.models.building import check_logits
 from keyhole.models.modes import default_mode, has_batch_norm
 from keyhole.models.weights import fill_defense_weights, read_defense_weights
 from keyhole.seeds import generator

@@ -15,7 +15,8 @@ from keyhole.auditing.finding_check import validate
 from keyhole.auditing.json_schema import SCHEMA_VERSION
 from keyhole.auditing.latex import latex_tables
 from keyhole.auditing.membership_result import MembershipResult
-from keyhole.auditing.membership_store import is_membership_run, read_membership_result
+from keyhole.auditing.membership_store import read_membership_result
+from keyhole.auditing.run_folder import is_membership_run
 from keyhole.auditing.sections import Section, split_into_sections
 from keyhole.auditing.store import Store
 from keyhole.auditing.store_folder import SUMMARY

@@ -9,20 +9,19 @@ from typing import Any
 
 from torch import Tensor
 
-from keyhole.atomic import read_json, remove_tree, sweep, write_json, write_tensors, write_text
+from keyhole.atomic import (
+    read_json,
+    remove_tree,
+    remove_unfinished,
+    write_json,
+    write_tensors,
+    write_text,
+)
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.pictures import check_pictures
+from keyhole.auditing.run_folder import PLAN, check_is_run, read_object, read_run_plan
 from keyhole.auditing.store_checkpointer import StateFile, digest_tensors
-from keyhole.auditing.store_folder import (
-    FOLDERS,
-    ORDER,
-    OWN,
-    PLAN,
-    SUMMARY,
-    check_folder,
-    read_object,
-    read_run_plan,
-)
+from keyhole.auditing.store_folder import FOLDERS, ORDER, OWN, SUMMARY, check_folder
 from keyhole.errors import BadUpdate, RunFolderError, one_line
 from keyhole.lock import FolderLock, make_folder
 from keyhole.update import read_safetensors
@@ -59,7 +58,7 @@ class Store:
             if fresh:
                 store._clear()
             write_json(root / PLAN, plan)
-            sweep(root)
+            remove_unfinished(root)
             for folder in FOLDERS:
                 make_folder(root / folder)
         except BaseException:
@@ -79,10 +78,8 @@ class Store:
         Args:
             root: The folder.
         """
-        store = cls(root)
-        if store.plan() is None:
-            raise RunFolderError(f"{root} is not the folder of an audit: it has no {PLAN}")
-        return store
+        check_is_run(root)
+        return cls(root)
 
     def plan(self) -> dict[str, Any] | None:
         """The plan, as JSON holds it; None where there is none."""

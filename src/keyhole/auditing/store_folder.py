@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from keyhole.atomic import is_half, read_json
+from keyhole.atomic import is_unfinished
+from keyhole.auditing.run_folder import PLAN, read_run_plan
 from keyhole.errors import RunFolderError
 from keyhole.lock import LOCK
 
-PLAN, ORDER, SUMMARY = "plan.json", "order.json", "summary.json"
+ORDER, SUMMARY = "order.json", "summary.json"
 FOLDERS = ("findings", "pictures", "chunks", "states")
 OWN = (SUMMARY, "report.html", *FOLDERS, ORDER)
 """What an audit writes beside its plan, in the order in which it is removed: a finding goes before
@@ -70,18 +71,4 @@ def may_be_ours(path: Path) -> bool:
 
 def is_leftover(path: Path) -> bool:
     """Whether a killed process may have left it."""
-    return is_half(path) or path.name == LOCK
-
-
-def read_run_plan(root: Path) -> dict[str, Any] | None:
-    """The plan in a folder, as JSON holds it; None where there is none."""
-    path = root / PLAN
-    return read_object(path) if path.is_file() else None
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON file that holds one object."""
-    found = read_json(path)
-    if not isinstance(found, dict):
-        raise RunFolderError(f"{path} is not as an audit writes it: it holds no JSON object")
-    return found
+    return is_unfinished(path) or path.name == LOCK

@@ -12,7 +12,7 @@ from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
 from keyhole.defenses import DEFENSES
 from keyhole.errors import KeyholeError
-from keyhole.registry import spell
+from keyhole.spelling import spell
 from keyhole.threat import Attacker
 
 BROKEN, NOT_BROKEN = "broken", "not broken"

@@ -22,7 +22,7 @@ __getattr__, __dir__ = import_on_demand(__name__)
 
 
 def main() -> None:
-    """Entry point: errors that the user can put right become one line and exit code 2."""
+    """The entry point: errors that the user can correct become one line and exit code 2."""
     with INTERRUPTS.handled():
         with INTERRUPTS.leaving_at_once():
             from keyhole.cli.app import make_app

@@ -1,4 +1,4 @@
-"""The commands of ``keyhole``: a table of names, functions and summaries."""
+"""The commands of ``keyhole``: their names and functions."""
 
 from __future__ import annotations
 
@@ -7,66 +7,30 @@ from typing import Annotated
 import click
 import typer
 
-from keyhole.cli.command import Commands
 from keyhole.cli.lazy_command import LazyCommand, plugin_commands
 from keyhole.terminal import say
 from keyhole.version import __version__
 
-COMMANDS = (
-    LazyCommand(
-        "audit",
-        "keyhole.cli.audit:audit",
-        "Attack clients through what they share, and judge each defense by its worst attacker.",
-    ),
-    LazyCommand(
-        "train",
-        "keyhole.cli.train:train",
-        "Train a model by federated averaging, under a defense, and write down what the server "
-        "sees.",
-    ),
-    LazyCommand(
-        "guard",
-        "keyhole.cli.guard:guard",
-        "Check a client's own update before it is uploaded.",
-    ),
-    LazyCommand(
-        "obfuscate",
-        "keyhole.cli.obfuscate:obfuscate",
-        "Shuffle images (CSVAR) before they travel: N versions of each, for N epochs of training.",
-    ),
-    LazyCommand(
-        "membership",
-        "keyhole.cli.membership:membership",
-        "Ask a trained model which images it was trained on, and judge defenses by the answers.",
-    ),
-    LazyCommand(
-        "report",
-        "keyhole.cli.report:report",
-        "Show an earlier run again; write its page, tables and figures.",
-    ),
-    LazyCommand(
-        "compare",
-        "keyhole.cli.compare:compare",
-        "Compare audits with the first of them, attacker by attacker and image by image.",
-    ),
-    LazyCommand(
-        "list",
-        "keyhole.cli.listing:list_all",
-        "List attacks, defenses, models, data sets and metrics, or tell of one of them.",
-    ),
+COMMANDS = tuple(
+    LazyCommand(name, f"keyhole.cli.{function}")
+    for name, function in {
+        "audit": "audit:audit",
+        "train": "train:train",
+        "guard": "guard:guard",
+        "obfuscate": "obfuscate:obfuscate",
+        "membership": "membership:membership",
+        "report": "report:report",
+        "compare": "compare:compare",
+        "list": "listing:list_all",
+    }.items()
 )
-"""Keyhole's own. A test holds each summary against the function's docstring."""
+"""Keyhole's own commands."""
 
-app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 
 def print_version(asked: bool) -> None:
-    """Prints the version and leaves, where it is asked for."""
+    """Prints the version and exits, if that is asked for."""
     if asked:
         say(f"keyhole {__version__}")
         raise typer.Exit
@@ -85,9 +49,9 @@ def keyhole(
 
 
 def make_app() -> click.Command:
-    """The whole command line: Keyhole's commands, then those of other packages.
+    """Builds the whole command line: Keyhole's commands, then those of other packages.
 
-    A package cannot take the place of one of Keyhole's own commands.
+    A package cannot replace one of Keyhole's own commands.
     """
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from keyhole.auditing.plan import Plan, Stage, read_plan, tour
-from keyhole.cli.plan_options import Given, takes_fields_of
+from keyhole.cli.early_checks import check_stage
+from keyhole.cli.plan_options import Given, help_of, takes_fields_of
+from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out, Wide, read_victims_at_once
 from keyhole.interrupts import INTERRUPTS
-from keyhole.registry import split_names
 from keyhole.settings import make_settings
-from keyhole.terminal import say_json, say_unwrapped
-
-if TYPE_CHECKING:
-    from keyhole.auditing import AuditResult
+from keyhole.spelling import split_names
 
 OPTIONS = {"defenses": "defense", "attacks": "attack", "metrics": "metric", "nodes": "clients"}
-"""Fields of a stage whose options are called otherwise."""
+"""Fields of a stage whose options have other names."""
 
 
 @takes_fields_of(Stage, without=("model", "data"), called=OPTIONS)
@@ -33,9 +31,9 @@ def audit(
     *,
     given: Given,
     victims_at_once: Annotated[
-        str, typer.Option(help="Victims that share the device in iterative attacks; auto: all.")
+        str, typer.Option(help="Victims that iterative attacks attack at once; auto: all.")
     ] = "auto",
-    seed: Annotated[int | None, typer.Option(help="Seed of weights, victims and noise.")] = None,
+    seed: Annotated[int | None, typer.Option(help=help_of(Plan, "seed"))] = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     out: Out = None,
@@ -54,6 +52,8 @@ def audit(
             given[field] = read_names(given[field], f"--{OPTIONS[field]}")
     plan = make_plan(plan_file, models, sets, given).with_all(seed=seed)
     at_once = read_victims_at_once(victims_at_once)
+    for stage in plan.stage:
+        check_stage(stage, data_dir)
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing import run_plan
         from keyhole.report import write
@@ -69,11 +69,11 @@ def audit(
         )
         bar.show("the page is written")
         page = write(result)
-    print_audit(result, page, wide=wide, as_json=as_json)
+    print_run(result, page, wide=wide, as_json=as_json)
 
 
 def read_names(text: str | None, option: str) -> tuple[str, ...] | None:
-    """The names that an option gives; None where it is not given."""
+    """Returns the names that an option lists; None if it is not given."""
     return None if text is None else tuple(split_names(text, option=option))
 
 
@@ -83,7 +83,7 @@ def make_plan(
     sets: tuple[str, ...] | None,
     given: Given,
 ) -> Plan:
-    """The plan that the options ask for: a file's, the tour, or every model on every data set."""
+    """Builds the plan: from a file, the tour, or every model on every data set."""
     if plan_file is not None:
         return read_plan(plan_file).with_all(**given)
     names_parts = models or sets or {"defenses", "attacks", "captured"} & given.keys()
@@ -96,15 +96,3 @@ def make_plan(
         for d in sets or (default.data,)
     )
     return Plan(title="Audit", stage=stages)
-
-
-def print_audit(result: AuditResult, page: str, *, wide: bool, as_json: bool) -> None:
-    """Prints a result for people or for machines."""
-    from keyhole.report import print_result
-
-    if as_json:
-        say_json(result.to_json())
-        return
-    print_result(result, wide=wide)
-    say_unwrapped(f"Findings: {result.run}")
-    say_unwrapped(f"Report:   {page}")

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from typing import Any, get_type_hints
 
 import click
-from typer.core import TyperArgument, TyperCommand, TyperGroup
+import typer.core
+from typer.core import TyperArgument, TyperCommand
 from typer.models import ArgumentInfo
 
 from keyhole.errors import KeyholeError
@@ -20,19 +21,19 @@ from keyhole.memory import ran_out_of_memory
 from keyhole.terminal import log, reserved_stdout, say_json
 
 RESUMABLE = {"audit", "train", "membership", "obfuscate", "study"}
-"""Commands that go on where they were stopped."""
+"""Commands that continue where they were stopped."""
 UNUSABLE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EIO}
-"""What a system says of disks and folders that cannot be used."""
+"""Errors of disks and folders that cannot be used."""
 NO_MEMORY = (
     "memory ran out: use a smaller model or smaller images, fewer images or clients at once, or "
     "another machine"
 )
 USER_ERROR = 2
-"""Exit code where the user can put something right."""
+"""The exit code for errors that the user can correct."""
 
 
 class LogLines(logging.Handler):
-    """Prints what the library logs as lines on standard error."""
+    """Prints the library's log on standard error."""
 
     def emit(self, record: logging.LogRecord) -> None:
         log(record.getMessage())
@@ -52,17 +53,11 @@ class Command(TyperCommand):
 
     def get_help(self, ctx: click.Context) -> str:
         restore_argument_help(self)
-        return without_escapes(super().get_help(ctx))
+        with without_rich():
+            return without_escapes(super().get_help(ctx))
 
     def format_arguments(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Nothing: typer lists the arguments before the options, and click 8.5 would once more."""
-
-
-class Commands(TyperGroup):
-    """All commands."""
-
-    def get_help(self, ctx: click.Context) -> str:
-        return without_escapes(super().get_help(ctx))
+        """Does nothing: typer lists the arguments already, and click 8.5 would list them again."""
 
 
 @contextmanager
@@ -80,7 +75,7 @@ def logged_lines(level: int) -> Iterator[None]:
 
 
 def restore_argument_help(command: click.Command) -> None:
-    """Gives arguments their help again: click 8.5 forgets what typer 0.20 tells it."""
+    """Restores the help of arguments, which click 8.5 drops with typer 0.20."""
     called = inspect.unwrap(command.callback) if command.callback else None
     hints = {} if called is None else get_type_hints(called, include_extras=True)
     for parameter in command.params:
@@ -90,24 +85,35 @@ def restore_argument_help(command: click.Command) -> None:
             parameter.help = next(texts, None)
 
 
+@contextmanager
+def without_rich() -> Iterator[None]:
+    """Keeps typer from importing rich's renderers, which it uses here only to escape brackets."""
+    before = getattr(typer.core, "HAS_RICH", None)  # older versions have no such switch
+    typer.core.HAS_RICH = False
+    try:
+        yield
+    finally:
+        typer.core.HAS_RICH = bool(before)
+
+
 def without_escapes(text: str) -> str:
-    r"""Typer escapes brackets for rich, which does not print our help: ``\[default: auto]``."""
+    r"""Removes the escapes that some versions of typer add: ``\[default: auto]``."""
     return text.replace("\\[", "[")
 
 
 def run(app: Callable[..., Any], arguments: Sequence[str]) -> int:
-    """Calls the command line ``app``; gives its exit code.
+    """Runs the command line ``app``; returns its exit code.
 
-    What the user can put right becomes one line on standard error, and with ``--json`` an object
-    ``{"error": ...}`` on standard output besides; so do Ctrl-C and a want of memory. Anything else
+    Errors that the user can correct, Ctrl-C and a lack of memory become one line on standard error
+    and, with ``--json``, an object ``{"error": ...}`` on standard output. Any other exception
     keeps its traceback.
     """
-    INTERRUPTS.last_words = lambda: tell_interrupted("interrupted", as_json="--json" in arguments)
+    INTERRUPTS.last_words = lambda: report_interrupt("interrupted", as_json="--json" in arguments)
     with INTERRUPTS.handled():
-        return call(app, arguments)
+        return call_app(app, arguments)
 
 
-def call(app: Callable[..., Any], arguments: Sequence[str]) -> int:
+def call_app(app: Callable[..., Any], arguments: Sequence[str]) -> int:
     as_json = "--json" in arguments
     try:
         code = int(app(args=list(arguments), standalone_mode=False) or 0)
@@ -117,7 +123,7 @@ def call(app: Callable[..., Any], arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, click.Abort):
         resumable = RESUMABLE & set(arguments[:1])
         message = "interrupted: continue with the same command" if resumable else "interrupted"
-        tell_interrupted(message, as_json=as_json)
+        report_interrupt(message, as_json=as_json)
         return EXIT_CODE
     except KeyholeError as error:
         log(f"keyhole: {error}")
@@ -127,7 +133,7 @@ def call(app: Callable[..., Any], arguments: Sequence[str]) -> int:
             log(line)
         code, message = error.exit_code, error.format_message()
     except Exception as error:
-        known = why_machine(error)
+        known = explain_machine_error(error)
         if known is None:
             if as_json:
                 say_json({"error": f"{type(error).__name__}: {error}"})
@@ -139,15 +145,15 @@ def call(app: Callable[..., Any], arguments: Sequence[str]) -> int:
     return code
 
 
-def tell_interrupted(message: str, *, as_json: bool) -> None:
+def report_interrupt(message: str, *, as_json: bool) -> None:
     """Says that Ctrl-C was pressed, to people and, with ``--json``, to machines."""
     log(f"keyhole: {message}")
     if as_json:
         say_json({"error": message})
 
 
-def why_machine(error: Exception) -> str | None:
-    """What to do where the machine is at fault: memory, a disk; None for a defect of Keyhole."""
+def explain_machine_error(error: Exception) -> str | None:
+    """Says what to do if memory or a disk is at fault; returns None for a defect of Keyhole."""
     if ran_out_of_memory(error):
         return NO_MEMORY
     if isinstance(error, OSError) and error.errno in UNUSABLE:
@@ -157,7 +163,7 @@ def why_machine(error: Exception) -> str | None:
 
 
 def usage_lines(error: click.ClickException) -> list[str]:
-    """What click prints of an error, line by line."""
+    """Returns what click prints about an error, line by line."""
     shown = io.StringIO()
     error.show(file=shown)
     return shown.getvalue().splitlines()

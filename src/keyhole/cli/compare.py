@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from keyhole.auditing.run_folder import check_is_run, is_membership_run
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import Json, Wide
 from keyhole.errors import BadValue
@@ -31,20 +32,20 @@ def compare(
     """
     if len(runs) < 2:
         raise BadValue(f"a comparison needs two runs or more: keyhole compare {runs[0]} OTHER")
-    with INTERRUPTS.leaving_at_once():
-        from keyhole.auditing.comparison import compare_results
-        from keyhole.auditing.membership_store import is_membership_run
-        from keyhole.auditing.results import AuditResult
-        from keyhole.report.comparison_console import print_comparison
-        from keyhole.report.comparison_page import write_comparison
     for run in runs:
         if is_membership_run(run):
             raise BadValue(f"{run} is a membership run: compare takes audits")
+        check_is_run(run)
+    with INTERRUPTS.leaving_at_once():
+        from keyhole.auditing.comparison import compare_results
+        from keyhole.auditing.results import AuditResult
+        from keyhole.report.comparison_console import print_comparison
+        from keyhole.report.comparison_page import write_comparison
     with show_progress() as bar:
         bar.show("findings are read")
         comparison = compare_results([AuditResult.load(run) for run in runs])
         bar.show("the page is written")
-        page = write_comparison(comparison, out or page_beside(runs))
+        page = write_comparison(comparison, out or choose_page(runs))
     if as_json:
         say_json({**comparison.to_json(), "page": page})
         return
@@ -52,10 +53,10 @@ def compare(
     say_unwrapped(f"Page: {page}")
 
 
-def page_beside(runs: Sequence[Path]) -> Path:
-    """Where the page goes if nobody says: beside the first run, named after all of them.
+def choose_page(runs: Sequence[Path]) -> Path:
+    """Returns the page's default path: beside the first run, named after all runs.
 
-    >>> page_beside([Path("runs/a"), Path("runs/b c")]).as_posix()
+    >>> choose_page([Path("runs/a"), Path("runs/b c")]).as_posix()
     'runs/compare-a-b-c.html'
     """
     names = "-".join(run.resolve().name for run in runs)

@@ -7,22 +7,28 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from keyhole.cli.shared import ClientMode, DataDir, ImageSize, Json, Mean, Std
+from keyhole.auditing.plan import Stage
+from keyhole.auditing.self_check import check_seconds, check_threshold
+from keyhole.cli.early_checks import check_defenses, check_victim
+from keyhole.cli.plan_options import Given, takes_fields_of
+from keyhole.cli.shared import DataDir, Json
 from keyhole.errors import BadValue
 from keyhole.interrupts import INTERRUPTS
 from keyhole.mean_and_std import check_mean_and_std, parse_deviations, parse_means
 from keyhole.settings import parse_mode
 from keyhole.terminal import say_json, say_unwrapped
+from keyhole.untrusted import check_tensor_file
 
 if TYPE_CHECKING:
     from keyhole.auditing.self_check import SelfCheck
 
 EXIT_CODES = {False: 0, True: 1, None: 4}
-"""By whether the update leaks; None: nobody knows."""
+"""By whether the update leaks; None means that nothing could be tested."""
 OTHERS = 256
-"""Other images of the data set that the client's are told from, at most."""
+"""The most other images of the data set that the client's images are compared with."""
 
 
+@takes_fields_of(Stage, only=("image_size", "mean", "std", "client_mode"))
 def guard(
     before: Annotated[Path, typer.Option(help="The global weights the server sent, safetensors.")],
     after: Annotated[
@@ -33,18 +39,16 @@ def guard(
     images: Annotated[
         str | None, typer.Option(help="Which of them it trained on: 3,5; default: all.")
     ] = None,
-    image_size: ImageSize = None,
-    mean: Mean = None,
-    std: Std = None,
+    *,
+    given: Given,
     lr: Annotated[float, typer.Option(help="Local learning rate.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Local steps.")] = 1,
-    client_mode: ClientMode = "train",
     defense: Annotated[str, typer.Option(help="The defense it went through.")] = "none",
     threshold: Annotated[
         float, typer.Option(help="SSIM, 0 to 1, from which an image is leaked.")
     ] = 0.5,
     seconds: Annotated[
-        float, typer.Option(help="Time for iterative attacks; 0: closed forms alone.")
+        float, typer.Option(help="Seconds for iterative attacks; 0: closed forms only.")
     ] = 30.0,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -54,24 +58,28 @@ def guard(
     Exit codes: 0 no attack tried reads an image; 1 an image was read: it leaks; 2 the input cannot
     be used; 4 no attack on images could be tried, so nobody knows.
     """
-    mode = parse_mode(client_mode or "train")
-    check_mean_and_std(mean, std)
+    mode = parse_mode(given.get("client_mode", "train"))
+    check_mean_and_std(given.get("mean"), given.get("std"))
+    mean = parse_means(given["mean"]) if "mean" in given else None
+    std = parse_deviations(given["std"]) if "std" in given else None
+    check_threshold(threshold)
+    check_seconds(seconds)
+    check_defenses([defense])
+    check_victim(data, model, data_dir, weights=before)
+    check_tensor_file(after)
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing.guard import Guard, subtract_weights
-        from keyhole.auditing.self_check import check_seconds, check_threshold
         from keyhole.data import load
         from keyhole.defenses import DEFENSES
         from keyhole.models import build
         from keyhole.update import Update, read_safetensors
-    check_threshold(threshold)
-    check_seconds(seconds)
     checked_defense = DEFENSES.parse(defense)
     found = load(
         data,
-        image_size=image_size,
+        image_size=given.get("image_size"),
         data_dir=data_dir,
-        mean=None if mean is None else parse_means(mean),
-        std=None if std is None else parse_deviations(std),
+        mean=mean,
+        std=std,
     )
     chosen = read_indices(images, len(found))
     network = build(
@@ -81,10 +89,10 @@ def guard(
         image_size=found.size,
         weights=before,
     )
-    own = {name for name, _ in network.named_parameters()}
+    trained = {name for name, _ in network.named_parameters()}
     change = subtract_weights(read_safetensors(before)[0], read_safetensors(after)[0])
     update = Update(
-        {name: tensor for name, tensor in change.items() if name in own},
+        {name: tensor for name, tensor in change.items() if name in trained},
         steps=steps,
         lr=lr,
         batch_size=len(chosen),
@@ -111,14 +119,14 @@ def guard(
 
 
 def verdict_lines(result: SelfCheck) -> list[str]:
-    """The verdict, then what else the update tells, a line each."""
+    """Returns the verdict, and then one line for each other thing that the update reveals."""
     first = {True: "LEAKS: ", False: "", None: "NOT TESTED: "}[result.leaks] + result.words
     more = [each for each in (result.labels, result.membership) if each is not None]
     return [first, *map(str, more), *(f"note: {note}" for note in result.notes)]
 
 
 def read_indices(text: str | None, count: int) -> list[int]:
-    """Indices from ``3,5``; all without."""
+    """Reads indices such as ``3,5``; None means all."""
     if text is None:
         return list(range(count))
     parts = [part.strip() for part in text.split(",")]

@@ -1,4 +1,4 @@
-"""Commands that are imported when they are called, and not to be listed."""
+"""Commands that are imported when they are called, but not when they are listed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import ast
 import importlib
 import importlib.util
 from collections.abc import Callable
+from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
 from typing import Any, cast
 
@@ -14,25 +15,29 @@ import typer
 
 from keyhole.cli.command import Command
 from keyhole.interrupts import INTERRUPTS
-from keyhole.plugins import Plugin, declared
+from keyhole.plugins import Plugin, find_entry_points
 
 GROUP = "keyhole.commands"
 """The entry point group by which other packages add commands."""
 
 
 class LazyCommand(click.Command):
-    """A command by its name, its one-line summary and the function that it calls."""
+    """A command that is imported when it is called. Its summary is read from its source.
 
-    def __init__(self, name: str, function: str, summary: str) -> None:
-        """Describes a command.
+    Args:
+        name: What the user types.
+        function: ``package.module:function``, from which typer makes the command.
+        otherwise: The summary of a function that has no docstring.
+    """
 
-        Args:
-            name: What the user types.
-            function: ``package.module:function``, which typer makes the command of.
-            summary: What ``keyhole --help`` tells of it.
-        """
-        super().__init__(name, short_help=summary)
-        self.function, self.summary = function, summary
+    def __init__(self, name: str, function: str, otherwise: str = "") -> None:
+        super().__init__(name)
+        self.function, self.otherwise = function, otherwise
+
+    @cached_property
+    def summary(self) -> str:
+        """The first paragraph of the function's docstring."""
+        return read_summary(*self.function.split(":")) or self.otherwise
 
     def get_short_help_str(self, limit: int = 45) -> str:
         """The summary, as long as it is."""
@@ -59,7 +64,7 @@ class LazyCommand(click.Command):
         return typer.main.get_command(app)
 
     def import_function(self) -> Callable[..., object]:
-        """The function that typer makes the command of."""
+        """Imports the function from which typer makes the command."""
         module, _, function = self.function.partition(":")
         return cast("Callable[..., object]", getattr(importlib.import_module(module), function))
 
@@ -68,33 +73,32 @@ class PluginCommand(LazyCommand):
     """A command that another package adds by an entry point of the group ``keyhole.commands``."""
 
     def __init__(self, plugin: Plugin) -> None:
-        found = plugin.entry
-        summary = read_summary(found.module, found.attr) or f"From {plugin.package}."
-        super().__init__(found.name, found.value, summary)
+        entry = plugin.entry
+        super().__init__(plugin.name, f"{entry.module}:{entry.attr}", f"From {plugin.package}.")
         self.plugin = plugin
 
     def import_function(self) -> Callable[..., object]:
-        """The function; raises :class:`KeyholeError` where the other package is broken."""
+        """Imports the function; raises :class:`KeyholeError` if the other package is broken."""
         return cast("Callable[..., object]", self.plugin.load())
 
 
 def plugin_commands() -> list[LazyCommand]:
-    """The commands that other packages add; none of those packages is imported."""
-    return [PluginCommand(Plugin("command", each)) for each in declared(GROUP)]
+    """Returns the commands that other packages add; imports none of those packages."""
+    return [PluginCommand(Plugin("command", each)) for each in find_entry_points(GROUP)]
 
 
 def read_summary(module: str, function: str) -> str | None:
-    """The first paragraph of a function's docstring, from its source, which is not run.
+    """Reads the first paragraph of a function's docstring, from source that is not run.
 
     >>> read_summary("keyhole.cli.lazy_command", "plugin_commands")
-    'The commands that other packages add; none of those packages is imported.'
+    'Returns the commands that other packages add; imports none of those packages.'
     """
     spec = find_unimported(module)
     loader = None if spec is None else spec.loader
     try:
         source = getattr(loader, "get_source", lambda _: None)(module) or ""
         body = ast.parse(source).body
-    except (ImportError, SyntaxError, ValueError):  # told where the command is called
+    except (ImportError, SyntaxError, ValueError):  # reported where the command is called
         return None
     for node in body:
         if isinstance(node, ast.FunctionDef) and node.name == function:
@@ -103,7 +107,7 @@ def read_summary(module: str, function: str) -> str | None:
 
 
 def find_unimported(module: str) -> ModuleSpec | None:
-    """Where a module is; unlike ``importlib.util.find_spec`` without importing its packages."""
+    """Finds a module; unlike ``importlib.util.find_spec``, imports none of its packages."""
     first, *rest = module.split(".")
     spec = importlib.util.find_spec(first)
     name = first

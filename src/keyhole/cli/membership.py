@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from keyhole.auditing.membership_plan import MembershipPlan
+from keyhole.cli.early_checks import check_membership
 from keyhole.cli.plan_options import Given, takes_fields_of
+from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out, Wide
 from keyhole.interrupts import INTERRUPTS
 from keyhole.settings import make_settings
-from keyhole.terminal import say_json, say_unwrapped
-
-if TYPE_CHECKING:
-    from keyhole.auditing.membership_result import MembershipResult
 
 
 @takes_fields_of(MembershipPlan, called={"defenses": "defense", "attacks": "attack"})
@@ -28,12 +25,13 @@ def membership(
     wide: Wide = False,
     as_json: Json = False,
 ) -> None:
-    """Ask a trained model which images it was trained on, and judge defenses by the answers.
+    """Infer which images a model was trained on, and judge defenses by how well that works.
 
     Attackers who know the defense are added wherever it can help them. The same command continues
     an interrupted run.
     """
     plan = make_settings(MembershipPlan, given)
+    check_membership(plan, data_dir)
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing.membership import infer_membership
         from keyhole.device import find_device
@@ -49,16 +47,4 @@ def membership(
         )
         bar.show("the page is written")
         page = membership_page.write(result)
-    print_membership(result, page, wide=wide, as_json=as_json)
-
-
-def print_membership(result: MembershipResult, page: str, *, wide: bool, as_json: bool) -> None:
-    """Prints a result for people or for machines."""
-    from keyhole.report.membership_console import print_result
-
-    if as_json:
-        say_json(result.to_json())
-        return
-    print_result(result, wide=wide)
-    say_unwrapped(f"Findings: {result.run}")
-    say_unwrapped(f"Report:   {page}")
+    print_run(result, page, wide=wide, as_json=as_json)

@@ -11,7 +11,7 @@ from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import Json
 from keyhole.errors import BadValue
 from keyhole.interrupts import INTERRUPTS
-from keyhole.registry import spell
+from keyhole.spelling import spell
 from keyhole.terminal import log, say_json, say_unwrapped
 
 if TYPE_CHECKING:
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from keyhole.obfuscation import ObfuscationResult
 
 LISTED = 10
-"""Skipped images that are listed one by one."""
+"""The most skipped images that are listed one by one."""
 
 
 def obfuscate(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="Images; folders are classes.")],
     out: Annotated[Path, typer.Argument(metavar="DST", help="Folder for the result.")],
     key_file: Annotated[
-        Path, typer.Option(help="The secret key; made if it does not exist. Never share it.")
+        Path, typer.Option(help="The secret key; created if it does not exist. Never share it.")
     ],
     epochs: Annotated[int | None, typer.Option(help="Versions of each image.")] = None,
     restore: Annotated[
@@ -35,7 +35,7 @@ def obfuscate(
     channels: Annotated[
         str | None, typer.Option(help="Colour planes: apart, mixed or together.")
     ] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes; default: one a core.")] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes; default: one per core.")] = None,
     as_json: Json = False,
 ) -> None:
     """Shuffle images (CSVAR) before they travel: N versions of each, for N epochs of training.
@@ -48,7 +48,7 @@ def obfuscate(
     files with exactly the originals' pixels; nothing is written over.
     """
     if restore and (epochs is not None or channels is not None):
-        raise BadValue("--epochs and --channels are no choice with --restore: leave them")
+        raise BadValue("--epochs and --channels cannot be used with --restore: leave them out")
     if not restore and epochs is None:
         raise BadValue("pass --epochs: how many versions of each image, one for each epoch")
     with INTERRUPTS.leaving_at_once():
@@ -71,7 +71,7 @@ def obfuscate(
 
 
 def make_defense(channels: str | None) -> Csvar:
-    """CSVAR, with its colour planes as the option says."""
+    """Makes the CSVAR defense, with its colour planes as the option says."""
     from keyhole.defenses import DEFENSES, Csvar
 
     defense = DEFENSES.parse(spell(Csvar.name, {"channels": channels}))
@@ -80,7 +80,7 @@ def make_defense(channels: str | None) -> Csvar:
 
 
 def print_work(work: ObfuscationResult, key_file: Path, *, restored: bool, as_json: bool) -> None:
-    """Prints what became of a job, for people or for machines."""
+    """Prints the result, for people or for machines."""
     from keyhole.obfuscation import printable_path
 
     if as_json:
@@ -88,7 +88,7 @@ def print_work(work: ObfuscationResult, key_file: Path, *, restored: bool, as_js
         return
     for note in list_notes(work, key_file):
         log(note)
-    speed = f", {work.done / work.seconds:.1f} a second" if work.done else ""
+    speed = f", {work.done / work.seconds:.1f} per second" if work.done else ""
     there = f", {work.already_done:,} were there" if work.already_done else ""
     versions = f"{work.versions} version{'s' * (work.versions > 1)}"
     out, key = printable_path(work.out), printable_path(key_file)
@@ -103,7 +103,7 @@ def print_work(work: ObfuscationResult, key_file: Path, *, restored: bool, as_js
 
 
 def list_notes(work: ObfuscationResult, key_file: Path) -> list[str]:
-    """What the user should know besides, a line each."""
+    """Lists what else the user should know, one line each."""
     found = []
     if work.key_created:
         found.append(f"note: a new key is in {key_file}: without it nobody restores the images")

@@ -1,6 +1,6 @@
-"""Options made of a plan's fields, so that each is declared once: its name, type, bounds and help.
+"""Makes options of a plan's fields: each name, type, bound and help text is declared once.
 
-A command that takes a plan has one parameter for all of them::
+A command that takes a plan has one parameter for all of its fields::
 
     @takes_fields_of(TrainingPlan)
     def train(given: Given, out: ...) -> None:
@@ -17,7 +17,6 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 import typer
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 Given = dict[str, Any]
 """The fields that the user gave, by name; the plan checks their values."""
@@ -28,17 +27,22 @@ GIVEN = "given"
 
 
 def takes_fields_of(
-    plan: type[BaseModel], *, without: Iterable[str] = (), called: Mapping[str, str] | None = None
+    plan: type[BaseModel],
+    *,
+    only: Iterable[str] | None = None,
+    without: Iterable[str] = (),
+    called: Mapping[str, str] | None = None,
 ) -> Callable[[C], C]:
     """Replaces a command's parameter ``given`` by one option for each field of ``plan``.
 
     Args:
-        plan: The fields, each with its first paragraph of description as the option's help.
-        without: Fields that are no options.
-        called: Options that are called otherwise than the field: ``{"attacks": "attack"}``.
+        plan: The fields, each with the first paragraph of its description as the option's help.
+        only: The fields that become options; None means all.
+        without: Fields that do not.
+        called: Options whose names differ from their fields': ``{"attacks": "attack"}``.
     """
-    fields = {n: f for n, f in plan.model_fields.items() if n not in set(without)}
-    options = [make_option((called or {}).get(n, n), f) for n, f in fields.items()]
+    fields = [n for n in only or plan.model_fields if n not in set(without)]
+    options = [make_option((called or {}).get(n, n), plan, n) for n in fields]
     field_of = dict(zip([option.name for option in options], fields, strict=True))
 
     def decorate(function: C) -> C:
@@ -61,12 +65,16 @@ def takes_fields_of(
     return decorate
 
 
-def make_option(name: str, field: FieldInfo) -> inspect.Parameter:
+def help_of(plan: type[BaseModel], field: str) -> str:
+    """The first paragraph of a field's description."""
+    paragraph = (plan.model_fields[field].description or "").split("\n\n")[0]
+    return " ".join(paragraph.split())
+
+
+def make_option(name: str, plan: type[BaseModel], field: str) -> inspect.Parameter:
     """The option that sets a field; it is None (a flag: False) where it is not given."""
-    paragraph = (field.description or "").split("\n\n")[0]
-    kind = type_of_option(field.annotation)
-    flag = f"--{name.replace('_', '-')}"
-    option = typer.Option(flag, help=" ".join(paragraph.split()))
+    kind = type_of_option(plan.model_fields[field].annotation)
+    option = typer.Option(f"--{name.replace('_', '-')}", help=help_of(plan, field))
     annotation = Annotated[kind if kind is bool else kind | None, option]  # type: ignore[valid-type]
     default = False if kind is bool else None
     return inspect.Parameter(

@@ -1,4 +1,4 @@
-"""Progress of long work on standard error: rows on a terminal, a line now and then elsewhere."""
+"""Shows progress on standard error: bars on a terminal, otherwise a line now and then."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
-from keyhole.terminal import log, plain, stderr_console
+from keyhole.terminal import log, plain_text, stderr_console
 
 Clock = Callable[[], float]
 
 SECONDS_BETWEEN_LINES = 30.0
-"""How often work tells of itself where standard error is no terminal."""
+"""How often a line is printed if standard error is not a terminal."""
 
 BAR_WIDTH = 16
 
 
 class Pace:
-    """How much is done of how much, and how long the rest takes at the pace so far."""
+    """How much of the work is done, and how long the rest takes at the pace so far."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
@@ -35,7 +35,7 @@ class Pace:
         self.began_with = 0
 
     def start_clock(self) -> None:
-        """What is done before this took no time: it was there from an earlier run."""
+        """Starts the clock; what an earlier run has done took no time."""
         if self.began_at is None:
             self.began_at, self.began_with = self.clock(), self.done
 
@@ -45,22 +45,22 @@ class Pace:
         self.began_with += units
 
     def reach(self, done: int, total: int) -> None:
-        """Sets both; a step backwards begins anew."""
+        """Sets both; starts again if less is done than before, or if the total differs."""
         if total != self.total or done < self.done:
             self.begin(total)
         self.done = done
         self.start_clock()
 
     def seconds_left(self) -> float | None:
-        """None where nothing tells yet."""
+        """The time that the rest takes; None if it is not known yet."""
         if self.total is None or self.began_at is None or self.done <= self.began_with:
             return None
-        a_unit = (self.clock() - self.began_at) / (self.done - self.began_with)
-        return a_unit * max(0, self.total - self.done)
+        per_unit = (self.clock() - self.began_at) / (self.done - self.began_with)
+        return per_unit * max(0, self.total - self.done)
 
 
 class Bar:
-    """What long work tells of itself: the whole of it, and the iterations of one attack."""
+    """The progress of long work: of all of it, and of one attack's iterations."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.whole, self.attack = Pace(clock), Pace(clock)
@@ -86,13 +86,13 @@ class Bar:
         self.attack.reach(done, total)
 
     def seconds_left(self) -> float | None:
-        """Of the whole: never less than what the attack under way needs."""
+        """The time that all of it takes; at least that of the running attack."""
         known = [s for s in (self.whole.seconds_left(), self.attack.seconds_left()) if s]
         return max(known, default=None)
 
 
-def rows(bar: Bar) -> Table:
-    """Time left, bar and count first; the text gets what the terminal has left."""
+def build_rows(bar: Bar) -> Table:
+    """Builds the rows: time left, bar and count; the text gets the remaining width."""
     grid = Table.grid(padding=(0, 1, 0, 0), expand=True)
     for _ in range(3):
         grid.add_column(no_wrap=True)
@@ -105,17 +105,17 @@ def rows(bar: Bar) -> Table:
 
 def add_row(grid: Table, pace: Pace, left: float | None, text: str) -> None:
     grid.add_row(
-        plain(clock_time(left), "cyan"),
+        plain_text(format_duration(left), "cyan"),
         ProgressBar(pace.total, pace.done, width=BAR_WIDTH, pulse=pace.total is None),
-        plain(f"{pace.done}/{'?' if pace.total is None else pace.total}", "green"),
-        plain(text),
+        plain_text(f"{pace.done}/{'?' if pace.total is None else pace.total}", "green"),
+        plain_text(text),
     )
 
 
-def clock_time(seconds: float | None) -> str:
-    """Hours, minutes and seconds, as wide whatever they are.
+def format_duration(seconds: float | None) -> str:
+    """Formats hours, minutes and seconds at a fixed width.
 
-    >>> clock_time(3723.4), clock_time(None)
+    >>> format_duration(3723.4), format_duration(None)
     ('1:02:03', '-:--:--')
     """
     if seconds is None:
@@ -125,20 +125,20 @@ def clock_time(seconds: float | None) -> str:
 
 
 def format_line(bar: Bar) -> str:
-    """The same for a log: what, done of total, time left."""
+    """Formats a line for a log: the work, how much of it is done, and the time left."""
     parts = [bar.text]
     if bar.whole.total is not None:
         parts.append(f"{bar.whole.done} of {bar.whole.total} done")
     if bar.attack.total is not None:
         parts.append(f"iteration {bar.attack.done} of {bar.attack.total}")
     left = bar.seconds_left()
-    parts.append("time left not known yet" if left is None else f"{clock_time(left)} left")
+    parts.append("time left not known yet" if left is None else f"{format_duration(left)} left")
     return f"keyhole: {'; '.join(parts)}"
 
 
 @contextmanager
 def show_progress() -> Iterator[Bar]:
-    """Shows the progress of the work inside, and nothing when it is done."""
+    """Shows the progress of the work inside the block; removes it at the end."""
     bar, console = Bar(), stderr_console()
     with draw_rows(console, bar) if console.is_terminal else print_lines(bar):
         yield bar
@@ -146,26 +146,26 @@ def show_progress() -> Iterator[Bar]:
 
 @contextmanager
 def draw_rows(console: Console, bar: Bar) -> Iterator[None]:
-    with Live(get_renderable=lambda: rows(bar), console=console, transient=True):
+    with Live(get_renderable=lambda: build_rows(bar), console=console, transient=True):
         yield
 
 
 @contextmanager
 def print_lines(bar: Bar) -> Iterator[None]:
-    """A line at regular times, as long as standard error takes it."""
-    over = threading.Event()
+    """Prints a line at regular times, as long as standard error accepts it."""
+    finished = threading.Event()
 
-    def tell() -> None:
-        while not over.wait(SECONDS_BETWEEN_LINES):
+    def print_regularly() -> None:
+        while not finished.wait(SECONDS_BETWEEN_LINES):
             try:
                 log(format_line(bar))
             except (OSError, ValueError):  # nobody reads standard error any more
                 return
 
-    teller = threading.Thread(target=tell, daemon=True)
-    teller.start()
+    printer = threading.Thread(target=print_regularly, daemon=True)
+    printer.start()
     try:
         yield
     finally:
-        over.set()
-        teller.join()
+        finished.set()
+        printer.join()

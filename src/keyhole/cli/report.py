@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-from keyhole.cli.audit import print_audit
-from keyhole.cli.membership import print_membership
+from keyhole.auditing.run_folder import check_is_run
+from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import Json, Wide
 from keyhole.interrupts import INTERRUPTS
-from keyhole.registry import split_names
+from keyhole.spelling import split_names
 from keyhole.terminal import say_unwrapped
 
 
@@ -39,6 +39,7 @@ def report(
     What made the run need not be installed.
     """
     kinds = split_names(formats, option="--format")
+    check_is_run(run)
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing.results import AuditResult, load_result
         from keyhole.report import membership_page, write, write_figures
@@ -55,10 +56,7 @@ def report(
         if figures is not None:
             bar.show("figures are drawn")
             files = write_figures(result, figures, kinds)
-    if isinstance(result, AuditResult):
-        print_audit(result, page, wide=wide, as_json=as_json)
-    else:
-        print_membership(result, page, wide=wide, as_json=as_json)
+    print_run(result, page, wide=wide, as_json=as_json)
     written = {"CSV": csv, "LaTeX": latex, f"{len(files)} figures": figures}
     if not as_json:
         for name, path in written.items():

@@ -10,29 +10,15 @@ import typer
 from keyhole.errors import BadValue
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-Wide = Annotated[
-    bool, typer.Option("--wide", help="Show 95% intervals, however narrow the terminal is.")
-]
+Wide = Annotated[bool, typer.Option("--wide", help="Show 95% intervals on narrow terminals, too.")]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataDir = Annotated[str | None, typer.Option(help="Folder of data sets; default: KEYHOLE_DATA.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; default: under runs/.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an earlier run there.")]
 
-ClientMode = Annotated[str | None, typer.Option(help="train, eval or frozen-norm.")]
-ImageSize = Annotated[
-    str | None, typer.Option(help="Size to scale images to: 224, or 112x92 (height x width).")
-]
-Mean = Annotated[
-    str | None,
-    typer.Option(help="Mean of pixels in 0..1 that clients subtract: 0.5, or 0.49,0.48,0.45."),
-]
-Std = Annotated[
-    str | None, typer.Option(help="Standard deviation of the pixels; given with --mean.")
-]
-
 
 def read_victims_at_once(text: str) -> int | None:
-    """How many victims share the device: a number, or None for as many as fit.
+    """Reads how many victims are attacked at once: a number, or None for as many as fit.
 
     Args:
         text: ``auto``, or a number.
@@ -40,5 +26,5 @@ def read_victims_at_once(text: str) -> int | None:
     if text == "auto":
         return None
     if not text.isdecimal() or int(text) < 1:
-        raise BadValue(f"victims-at-once: it is auto or a positive number, got {text!r}")
+        raise BadValue(f"victims-at-once: give auto or a positive number, got {text!r}")
     return int(text)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from keyhole.cli.early_checks import check_training
 from keyhole.cli.plan_options import Given, takes_fields_of
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out
@@ -37,11 +38,12 @@ def train(
     fresh: Fresh = False,
     as_json: Json = False,
 ) -> None:
-    """Train a model by federated averaging, under a defense, and write down what the server sees.
+    """Train a model by federated averaging, under a defense, and record what the server sees.
 
     The same command continues an interrupted training, to the same weights.
     """
     plan = make_settings(TrainingPlan, given)
+    check_training(plan, data_dir)
     with INTERRUPTS.leaving_at_once():
         from keyhole.device import find_device
         from keyhole.federation import train as train_federation
@@ -71,7 +73,7 @@ def train(
 def print_training(
     result: TrainingResult, plan: TrainingPlan, capture: Path | None, *, as_json: bool
 ) -> None:
-    """Prints what became of a training, for people or for machines."""
+    """Prints the result of a training, for people or for machines."""
     from keyhole.defenses import DEFENSES
 
     if as_json:
@@ -83,7 +85,7 @@ def print_training(
     if (warning := warn_of_noise(result.rounds)) is not None:
         log(f"note: {warning}")
     if result.resumed_after:
-        log(f"taken up after round {result.resumed_after}")
+        log(f"continued after round {result.resumed_after}")
     for line in result.rounds:
         norms = line["update_norms"]
         loss = "not finite" if line["loss"] is None else f"{line['loss']:.3f}"
@@ -99,18 +101,18 @@ def print_training(
         say_unwrapped(f"Audit it: {hint}")
 
 
-LOUD = 3.0
-"""Noise so many times as long as the updates is worth a word."""
+MOST_NOISE = 3.0
+"""Noise that is this many times as long as the updates causes a warning."""
 
 
 def warn_of_noise(rounds: Sequence[Mapping[str, Any]]) -> str | None:
-    """One line where a defense's noise is far longer than what clients have to say."""
-    said = [one for line in rounds for one in line["defense"] if one.get("update_norm")]
-    times = [one["noise_norm"] / one["update_norm"] for one in said if "noise_norm" in one]
-    if not times or median(times) < LOUD:
+    """Returns a warning if a defense's noise is far longer than the clients' updates."""
+    records = [each for line in rounds for each in line["defense"] if each.get("update_norm")]
+    times = [each["noise_norm"] / each["update_norm"] for each in records if "noise_norm" in each]
+    if not times or median(times) < MOST_NOISE:
         return None
-    capped = ", at its cap" if all(one.get("beta") == 1.0 for one in said) else ""
+    capped = ", at its cap" if all(each.get("beta") == 1.0 for each in records) else ""
     return (
         f"the noise is {median(times):.0f} times as long as the clients' updates{capped}: lower lr "
-        "or the local steps, or give a greater epsilon, or a beta or sigma of your own"
+        "or the local steps, raise epsilon, or choose beta or sigma yourself"
     )

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from keyhole.data.image_file import IMAGE_ERRORS, describe_error, open_image
 from keyhole.data.image_set import ImageSet, Pixels, Size, resize
+from keyhole.data.sources import check_folder
 from keyhole.errors import DataMissing
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".pgm", ".ppm", ".webp", ".tif", ".tiff", ".gif"}
@@ -99,8 +100,7 @@ def make_image_set(
 
 def find_images(root: Path, depth: int = 0) -> tuple[list[Path], list[int], tuple[str, ...]]:
     """Returns files, labels and classes in ``root``, sorted; classes are folders at ``depth``."""
-    if not root.is_dir():
-        raise DataMissing(f"{root} is not a folder of images")
+    check_folder(root)
     found = [
         Path(folder).relative_to(root) / name
         for folder, _, names in sorted(os.walk(root))

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tvf
 
 from keyhole.errors import BadValue
-from keyhole.registry import shortened
+from keyhole.spelling import shorten
 
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
@@ -181,7 +181,7 @@ def parse_size(text: str | int | Sequence[int] | None) -> Size | None:
         if len(parts) > 2 or not 1 <= min(height, width) <= max(height, width) <= MAX_SIDE:
             raise ValueError
     except (ValueError, TypeError):
-        raise BadValue(f"cannot read image size {shortened(text)}: write 224, or 112x92") from None
+        raise BadValue(f"cannot read image size {shorten(text)}: write 224, or 112x92") from None
     return height, width
 
 

@@ -1,47 +1,45 @@
 """Defenses: one file each; a defense has four doors and uses one or two."""
 
-from keyhole.defenses.agp import Agp
-from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
-from keyhole.defenses.calibrated import (
-    CalibratedNoise,
-    expected_noise_norm,
-    keep_parameters,
-    match_budget,
-    match_noise_norm,
-)
-from keyhole.defenses.capabilities import (
-    BlockShuffle,
-    Capability,
-    HiddenPositions,
-    ImageChange,
-    Interval,
-    PixelNoise,
-)
-from keyhole.defenses.csvar import Csvar
-from keyhole.defenses.dp import Dp
-from keyhole.defenses.dpsgd import DpSgd
-from keyhole.defenses.dropout import Dropout
-from keyhole.defenses.gaussian import Gaussian
-from keyhole.defenses.image_noise import ImageNoise
-from keyhole.defenses.mjp import Mjp
-from keyhole.defenses.noise_model import Noise, uniform_noise
-from keyhole.defenses.none import NoDefense
-from keyhole.defenses.pruning import Pruning
-from keyhole.defenses.regions import (
-    compute_region_variances,
-    find_sensitive_regions,
-    region_side,
-    split_into_zones,
-)
-from keyhole.defenses.tip import Tip
+from typing import TYPE_CHECKING
+
+from keyhole.lazy import import_on_demand
 from keyhole.registry import Registry
 
-DEFENSES: Registry[Defense] = Registry(
-    "defense",
-    [NoDefense, Gaussian, Pruning, Dropout, DpSgd, Mjp, Csvar, ImageNoise, Tip, Dp, Agp],
-    base=Defense,
-    group="keyhole.defenses",
-)
+if TYPE_CHECKING:
+    from keyhole.defenses.agp import Agp
+    from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
+    from keyhole.defenses.calibrated import (
+        CalibratedNoise,
+        expected_noise_norm,
+        keep_parameters,
+        match_budget,
+        match_noise_norm,
+    )
+    from keyhole.defenses.capabilities import (
+        BlockShuffle,
+        Capability,
+        HiddenPositions,
+        ImageChange,
+        Interval,
+        PixelNoise,
+    )
+    from keyhole.defenses.csvar import Csvar
+    from keyhole.defenses.dp import Dp
+    from keyhole.defenses.dpsgd import DpSgd
+    from keyhole.defenses.dropout import Dropout
+    from keyhole.defenses.gaussian import Gaussian
+    from keyhole.defenses.image_noise import ImageNoise
+    from keyhole.defenses.mjp import Mjp
+    from keyhole.defenses.noise_model import Noise, uniform_noise
+    from keyhole.defenses.none import NoDefense
+    from keyhole.defenses.pruning import Pruning
+    from keyhole.defenses.regions import (
+        compute_region_variances,
+        find_sensitive_regions,
+        region_side,
+        split_into_zones,
+    )
+    from keyhole.defenses.tip import Tip
 
 __all__ = [
     "DEFENSES",
@@ -78,3 +76,24 @@ __all__ = [
     "split_into_zones",
     "uniform_noise",
 ]
+
+DEFENSES: Registry["Defense"] = Registry(
+    "defense",
+    {
+        "none": "keyhole.defenses.none:NoDefense",
+        "gaussian": "keyhole.defenses.gaussian:Gaussian",
+        "pruning": "keyhole.defenses.pruning:Pruning",
+        "dropout": "keyhole.defenses.dropout:Dropout",
+        "dpsgd": "keyhole.defenses.dpsgd:DpSgd",
+        "mjp": "keyhole.defenses.mjp:Mjp",
+        "csvar": "keyhole.defenses.csvar:Csvar",
+        "image-noise": "keyhole.defenses.image_noise:ImageNoise",
+        "tip": "keyhole.defenses.tip:Tip",
+        "dp": "keyhole.defenses.dp:Dp",
+        "agp": "keyhole.defenses.agp:Agp",
+    },
+    base="keyhole.defenses.base:Defense",
+    group="keyhole.defenses",
+)
+
+__getattr__, __dir__ = import_on_demand(__name__)

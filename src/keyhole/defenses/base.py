@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from keyhole.defenses.capabilities import Capability, HiddenPositions, ImageChange, Interval
 from keyhole.defenses.noise_model import Noise
 from keyhole.errors import DoesNotFit
-from keyhole.registry import name_class, parameters, part_name, spell, spell_part
+from keyhole.parameters import read_parameters
+from keyhole.registry import name_class, part_name, spell_part
+from keyhole.spelling import spell
 from keyhole.update import Update
 
 Telemetry = dict[str, float | int | str]
@@ -248,7 +250,7 @@ class Defense(ABC):
     @property
     def spec(self) -> DefenseSpec:
         """Name and parameters."""
-        return DefenseSpec(part_name(self), parameters(self))
+        return DefenseSpec(part_name(self), read_parameters(self))
 
     def __str__(self) -> str:
         return spell_part(self)

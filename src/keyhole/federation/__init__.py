@@ -9,9 +9,8 @@ if TYPE_CHECKING:
     from keyhole.federation.capture import CaptureWriter, Reply
     from keyhole.federation.capture_reader import Capture
     from keyhole.federation.client import RoundClient, compute_local_update, train_client
-    from keyhole.federation.partition import PARTITIONS
     from keyhole.federation.plain_loop import ProtectedClient, protect
-    from keyhole.federation.plan import TrainingPlan
+    from keyhole.federation.plan import PARTITIONS, TrainingPlan
     from keyhole.federation.rounds import ClientUpdate, Federation, Round, client_generator
     from keyhole.federation.run import TrainingResult, build_federation, train
     from keyhole.federation.training import LocalTraining, augment_images

@@ -23,7 +23,7 @@ from typing import Any
 
 from torch import Tensor
 
-from keyhole.atomic import read_json, sweep, write_json, write_tensors
+from keyhole.atomic import read_json, remove_unfinished, write_json, write_tensors
 from keyhole.errors import RunFolderError, one_line
 from keyhole.untrusted import printable
 
@@ -95,7 +95,7 @@ class CaptureWriter:
                 "with fresh=True"
             )
         for folder in (root, *round_folders(root)):
-            sweep(folder, below=False)
+            remove_unfinished(folder, below=False)
         self._write_description()
 
     def begin_round(

@@ -27,6 +27,7 @@ from keyhole.federation.capture import (
     read_description,
     to_plain_json,
 )
+from keyhole.federation.capture_folder import check_capture_folder
 from keyhole.untrusted import check_regular, parse_json, printable, read_regular
 from keyhole.update import read_safetensors
 
@@ -91,8 +92,7 @@ class Capture:
         Args:
             root: The folder that a curious server wrote.
         """
-        if not root.is_dir():
-            raise RunFolderError(f"{root} is not a folder: name one that a curious server wrote")
+        check_capture_folder(root)
         problems: list[str] = []
         rounds: dict[int, CapturedRound] = {}
         for folder in sorted(root.glob("round-*")):

@@ -13,7 +13,6 @@ from pydantic.dataclasses import dataclass
 
 from keyhole.data.image_set import ImageSet
 from keyhole.errors import DoesNotFit
-from keyhole.registry import Registry
 
 Shares = list[list[int]]
 """The image indices of each client; no image has two owners."""
@@ -143,6 +142,3 @@ class ByUser(Partition):
         for image, user in zip(images, owner, strict=True):
             shares[client[user]].append(image)
         return shares
-
-
-PARTITIONS: Registry[Partition] = Registry("partition", [Iid, Balanced, Dirichlet, ByUser])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, model_validator
 
 from keyhole.mean_and_std import check_mean_and_std
+from keyhole.registry import Registry
 from keyhole.settings import (
     ClientMode,
     Count,
@@ -21,7 +22,18 @@ from keyhole.settings import (
 )
 
 if TYPE_CHECKING:
+    from keyhole.federation.partition import Partition
     from keyhole.federation.training import LocalTraining
+
+PARTITIONS: Registry[Partition] = Registry(
+    "partition",
+    {
+        "iid": "keyhole.federation.partition:Iid",
+        "balanced": "keyhole.federation.partition:Balanced",
+        "dirichlet": "keyhole.federation.partition:Dirichlet",
+        "by-user": "keyhole.federation.partition:ByUser",
+    },
+)
 
 
 class TrainingPlan(Settings):

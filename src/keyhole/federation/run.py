@@ -17,8 +17,8 @@ from keyhole.errors import DoesNotFit
 from keyhole.federation.backends import Backend, LoopTrainer, VmapTrainer
 from keyhole.federation.backends.vmap import vmap_is_faster, why_vmap_fails
 from keyhole.federation.capture import LIMIT_GB, CaptureWriter, Reply
-from keyhole.federation.partition import PARTITIONS, ByUser, shuffle
-from keyhole.federation.plan import TrainingPlan
+from keyhole.federation.partition import ByUser, shuffle
+from keyhole.federation.plan import PARTITIONS, TrainingPlan
 from keyhole.federation.rounds import ClientUpdate, Federation, Round
 from keyhole.federation.training_folder import CHECKPOINT, TrainingFolder
 from keyhole.lock import locked

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.atomic import (
-    add_line,
-    is_half,
+    append_line,
+    is_unfinished,
     read_json,
     remove_tree,
-    sweep,
+    remove_unfinished,
     write_json,
     write_tensors,
     write_text,
@@ -68,7 +68,7 @@ class TrainingFolder:
         done = self.resume(federation) if begun else 0
         how = "together" if is_stacked(federation) else "one by one"
         write_json(self.root / PLAN, plan.to_json() | {BACKEND_KEY: how})
-        sweep(self.root, below=False)
+        remove_unfinished(self.root, below=False)
         if not begun:
             write_text(self.root / ROUNDS, "")
             self.write_checkpoint(federation, 0, None)
@@ -97,7 +97,7 @@ class TrainingFolder:
     def save_round(self, federation: Federation, seen: Round) -> None:
         """Appends the round to the log, then replaces the checkpoint."""
         line = seen.to_json()
-        add_line(self.root / ROUNDS, json.dumps(line))
+        append_line(self.root / ROUNDS, json.dumps(line))
         self.write_checkpoint(federation, seen.number, line)
 
     def write_checkpoint(
@@ -155,7 +155,7 @@ def check_same_plan(path: Path, plan: TrainingPlan, *, fresh: bool) -> None:
 
 def check_no_other_files(root: Path, *, fresh: bool) -> None:
     """Refuses a folder without a plan, unless all its files are those of a killed training."""
-    files = [path for path in root.iterdir() if path.is_file() and not is_half(path)]
+    files = [path for path in root.iterdir() if path.is_file() and not is_unfinished(path)]
     parts = [path for path in files if path.name != LOCK]
     if any(not is_training_file(path) for path in parts):
         raise RunFolderError(f"{root} holds other files: choose another --out")

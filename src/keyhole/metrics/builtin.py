@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keyhole.metrics.image import fft2d, mse, psnr, ssim
+from keyhole.lazy import import_on_call
 from keyhole.metrics.metric import ImageMetric, Metric
 
 EVERY: tuple[Metric, ...] = (
@@ -14,7 +14,7 @@ EVERY: tuple[Metric, ...] = (
         low=0.0,
         high=None,
         digits=4,
-        function=mse,
+        function=import_on_call("keyhole.metrics.image:mse"),
     ),
     ImageMetric(
         name="psnr",
@@ -26,7 +26,7 @@ EVERY: tuple[Metric, ...] = (
         unit="dB",
         cap=200.0,
         digits=1,
-        function=psnr,
+        function=import_on_call("keyhole.metrics.image:psnr"),
     ),
     ImageMetric(
         name="ssim",
@@ -35,7 +35,7 @@ EVERY: tuple[Metric, ...] = (
         leaks_high=True,
         low=-1.0,
         high=1.0,
-        function=ssim,
+        function=import_on_call("keyhole.metrics.image:ssim"),
     ),
     Metric(
         name="lpips",
@@ -53,7 +53,7 @@ EVERY: tuple[Metric, ...] = (
         low=0.0,
         high=None,
         digits=4,
-        function=fft2d,
+        function=import_on_call("keyhole.metrics.image:fft2d"),
     ),
     Metric(
         name="reid",

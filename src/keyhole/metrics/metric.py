@@ -6,11 +6,12 @@ import dataclasses
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Protocol
 
 from keyhole.errors import BadValue, DoesNotFit, one_line
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]*")
 """A metric's name is a key of JSON objects and the head of a table's column."""
@@ -125,6 +126,8 @@ class ImageMetric(Metric):
             found: What the attacker saw, in [0, 1], ``[n, C, H, W]``.
             truth: The true images, likewise.
         """
+        from torch import Tensor  # not needed to describe a metric
+
         try:
             values = self.function(found, truth.to(found), data_range=1.0)
         except FAILURES as error:

@@ -10,7 +10,7 @@ from keyhole.metrics.metric import ImageMetric, Metric
 from keyhole.plugins import address_of
 from keyhole.registry import Registry
 
-NAMED: Registry[Metric] = Registry("metric", METRICS.values(), base=Metric, group="keyhole.metrics")
+NAMED: Registry[Metric] = Registry("metric", METRICS, base=Metric, group="keyhole.metrics")
 """Keyhole's own and those of other packages."""
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 from keyhole.data.image_set import Size
 from keyhole.errors import DoesNotFit, UnknownName, one_line
-from keyhole.spelling import spell, unknown
+from keyhole.spelling import spell, unknown_name
 
 ACCEPTED = {
     "classes": ("classes", "num_classes", "n_classes"),
@@ -116,7 +116,7 @@ def _check_options(make: Callable[..., Any], name: str, options: dict[str, Any])
         return
     for option in options:
         if option not in known:
-            raise unknown(f"parameter of model {name}", option, known or ["(none)"])
+            raise unknown_name(f"parameter of model {name}", option, known or ["(none)"])
 
 
 def _asked_for(make: Callable[..., Any], facts: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keyhole.atomic import is_half
+from keyhole.atomic import is_unfinished
 from keyhole.data.manifest_signatures import ManifestChanges, find_changes
 from keyhole.data.versions import (
     LINE_ERRORS,
@@ -108,7 +108,7 @@ def check_no_other_files(out: Path, own: set[str]) -> None:
     """Refuses a folder with files that are not among its ``own``."""
     for file in walk_files(out):
         inside = file.relative_to(out)
-        if inside.as_posix() not in own and not is_half(file):
+        if inside.as_posix() not in own and not is_unfinished(file):
             raise RunFolderError(
                 f"{printable_path(out)} holds other files ({printable_path(inside)}): choose "
                 "another folder"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keyhole.atomic import sweep
+from keyhole.atomic import remove_unfinished
 from keyhole.data.versions import (
     ImageEntry,
     Manifest,
@@ -157,7 +157,7 @@ def obfuscate(
     made: list[ImageEntry] = []
     complete = verified.manifest.header.complete and not verified.changes and verified.signed
     if tasks or not complete:
-        sweep(out)
+        remove_unfinished(out)
         write_manifest(out, Manifest(header, before), key.sign)
         shuffler = Shuffler(source, out, cipher, epochs)
         for result in run_with_progress(shuffler, tasks, "shuffling", workers, progress):
@@ -216,7 +216,7 @@ def restore(
     entries = list(verified.manifest.images.values())
     check_result_names(verified.manifest.images)
     check_no_other_files(out, {entry.file for entry in entries})
-    sweep(out)
+    remove_unfinished(out)
     restorer = Restorer(versions, out, cipher)
     results = list(run_with_progress(restorer, entries, "restoring", workers, progress))
     skipped = [*verified.invalid, *(r for r in results if isinstance(r, SkippedImage))]

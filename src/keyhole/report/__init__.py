@@ -1,7 +1,14 @@
 """Reports: a table on the terminal, one self-contained page, and figures as files."""
 
-from keyhole.report.console import print_result
-from keyhole.report.figure_files import write_figures
-from keyhole.report.html import render, write
+from typing import TYPE_CHECKING
+
+from keyhole.lazy import import_on_demand
+
+if TYPE_CHECKING:
+    from keyhole.report.console import print_result
+    from keyhole.report.figure_files import write_figures
+    from keyhole.report.html import render, write
 
 __all__ = ["print_result", "render", "write", "write_figures"]
+
+__getattr__, __dir__ = import_on_demand(__name__)

@@ -1,66 +1,53 @@
-"""What there is to choose from, room by room."""
+"""Lists what there is to choose from: attacks, defenses, models, data sets and metrics."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from keyhole.attacks import ATTACKS
 from keyhole.attacks.membership import MEMBERSHIP
-from keyhole.data import SOURCES
-from keyhole.defenses import DEFENSES, Defense
+from keyhole.data.sources import OWN_FOLDER, SOURCES, known_sources
+from keyhole.defenses import DEFENSES
 from keyhole.errors import KeyholeError
 from keyhole.metrics.selection import NAMED
 from keyhole.models import FAMILIES, MODELS, PLUGINS, USER_MODEL, Architecture
+from keyhole.models.architectures import known_models
 from keyhole.parameters import default_parameters, parameter_names
 from keyhole.registry import Registry
+
+if TYPE_CHECKING:
+    from keyhole.defenses import Defense
 
 Entry = dict[str, Any]
 
 
-def catalogue() -> dict[str, list[Entry]]:
-    """Attacks on images and on membership, defenses, models, data sets and metrics by room.
+def build_catalogue() -> dict[str, list[Entry]]:
+    """Lists attacks on images and on membership, defenses, models, data sets and metrics.
 
     Those of other packages come after Keyhole's own, and say where they are from.
     """
-    return {
-        "attacks": [attack_entry(*each) for each in members_of(ATTACKS)],
-        "membership": [part_entry(*each) for each in members_of(MEMBERSHIP)],
-        "defenses": [defense_entry(*each) for each in members_of(DEFENSES)],
-        "models": model_entries(),
-        "data": [
-            *(
-                {"name": s.name, "summary": s.summary, "needs": s.where and f"{s.where}"}
-                for s in SOURCES.values()
-            ),
-            {
-                "name": "PATH/TO/FOLDER",
-                "summary": "any folder of images",
-                "needs": "CLASS/IMAGE.png",
-            },
-        ],
-        "metrics": [metric_entry(*each) for each in members_of(NAMED)],
-    }
+    return {kind: list_parts() for kind, list_parts in LISTS.items()}
 
 
-def members_of(registry: Registry[Any]) -> Iterator[tuple[str, Any, str]]:
-    """The name of each part, the part, and the package that adds it; empty: Keyhole's own."""
+def list_members(registry: Registry[Any]) -> Iterator[tuple[str, Any, str]]:
+    """Returns each part with its name and the package that adds it; none for Keyhole's own."""
     for member in registry:
         yield str(vars(member)["name"]), member, ""
-    for plugin, part in registry.installed():
+    for plugin, part in registry.load_installed():
         yield plugin.name, part, plugin.package
 
 
 def part_entry(name: str, part: Any, package: str = "") -> Entry:
-    """What is told of an attack on membership, a defense, or what makes one.
+    """Describes an attack on membership, a defense, or a function that makes one.
 
     Args:
-        name: What it is asked for by.
+        name: The name by which users ask for it.
         part: A class, a function that makes one, or an object.
-        package: Where it is from; empty: Keyhole's own.
+        package: The package that adds it; empty for Keyhole's own.
     """
     maker = part if callable(part) else type(part)
     usual = default_parameters(maker)
@@ -71,11 +58,11 @@ def part_entry(name: str, part: Any, package: str = "") -> Entry:
         "parameters": usual,
     }
     required = [each for each in parameter_names(maker) if each not in usual]
-    return entry | ({"required": required} if required else {}) | origin(package)
+    return entry | ({"required": required} if required else {}) | origin_entry(package)
 
 
 def attack_entry(name: str, part: Any, package: str = "") -> Entry:
-    """What is told of an attack on images; see :func:`part_entry`."""
+    """Describes an attack on images; see :func:`part_entry`."""
     entry = part_entry(name, part, package)
     try:
         made = ATTACKS.make(part, name, {})
@@ -90,7 +77,7 @@ def attack_entry(name: str, part: Any, package: str = "") -> Entry:
 
 
 def defense_entry(name: str, part: Any, package: str = "") -> Entry:
-    """What is told of a defense; see :func:`part_entry`."""
+    """Describes a defense; see :func:`part_entry`."""
     entry = part_entry(name, part, package)
     try:
         made = DEFENSES.make(part, name, {})
@@ -100,22 +87,22 @@ def defense_entry(name: str, part: Any, package: str = "") -> Entry:
 
 
 def usual_defenses() -> Iterator[tuple[str, Defense]]:
-    """Every defense with its usual parameters; one that has none is passed over."""
-    for name, part, _ in members_of(DEFENSES):
+    """Makes every defense with its default parameters, where all of them have defaults."""
+    for name, part, _ in list_members(DEFENSES):
         with contextlib.suppress(KeyholeError):
             yield name, DEFENSES.make(part, name, {})
 
 
 def model_entries() -> list[Entry]:
-    """The models by name, those of other packages, and the ways to name others."""
+    """Lists the models by name, those of other packages, and the ways to name others."""
     found: list[Entry] = [
         {"name": m.name, "summary": m.summary, "paper": m.paper} for m in MODELS.values()
     ]
-    for plugin, part in PLUGINS.loaded():
+    for plugin, part in PLUGINS.load_all():
         paper = part.paper if isinstance(part, Architecture) else ""
         summary = summary_of(part)
         found.append(
-            {"name": plugin.name, "summary": summary, "paper": paper} | origin(plugin.package)
+            {"name": plugin.name, "summary": summary, "paper": paper} | origin_entry(plugin.package)
         )
     for family, (summary, _) in FAMILIES.items():
         found.append({"name": f"{family}:NAME", "summary": summary, "paper": ""})
@@ -132,8 +119,8 @@ def model_entries() -> list[Entry]:
 
 
 def metric_entry(name: str, part: Any, package: str = "") -> Entry:
-    """What is told of a metric, or of what makes one; see :func:`part_entry`."""
-    entry: Entry = {"name": name, "summary": summary_of(part)} | origin(package)
+    """Describes a metric, or a function that makes one; see :func:`part_entry`."""
+    entry: Entry = {"name": name, "summary": summary_of(part)} | origin_entry(package)
     try:
         made = NAMED.make(part, name, {})
     except KeyholeError:  # one of its parameters must be given
@@ -143,7 +130,7 @@ def metric_entry(name: str, part: Any, package: str = "") -> Entry:
 
 
 def summary_of(part: Any) -> str:
-    """What a part says of itself in one line, or the first line of its docstring."""
+    """Returns the one-line summary of a part, or the first line of its docstring."""
     lines = inspect.cleandoc(part.__doc__ or "").splitlines()
     return getattr(part, "summary", "") or remove_roles(lines[0] if lines else "")
 
@@ -157,5 +144,32 @@ def remove_roles(text: str) -> str:
     return re.sub(r":\w+:`([^`]*)`", r"`\1`", text).replace("``", "`")
 
 
-def origin(package: str) -> Entry:
+def origin_entry(package: str) -> Entry:
     return {"from": package} if package else {}
+
+
+def data_entries() -> list[Entry]:
+    """Lists the data sets by name, and the way to name a folder."""
+    known = [{"name": s.name, "summary": s.summary, "needs": s.where} for s in SOURCES.values()]
+    own = {"name": OWN_FOLDER, "summary": "any folder of images", "needs": "CLASS/IMAGE.png"}
+    return [*known, own]
+
+
+LISTS: dict[str, Callable[[], list[Entry]]] = {
+    "attacks": lambda: [attack_entry(*each) for each in list_members(ATTACKS)],
+    "membership": lambda: [part_entry(*each) for each in list_members(MEMBERSHIP)],
+    "defenses": lambda: [defense_entry(*each) for each in list_members(DEFENSES)],
+    "models": model_entries,
+    "data": data_entries,
+    "metrics": lambda: [metric_entry(*each) for each in list_members(NAMED)],
+}
+"""The functions that list the parts of each kind."""
+NAMES: dict[str, Callable[[], list[str]]] = {
+    "attacks": ATTACKS.known_names,
+    "membership": MEMBERSHIP.known_names,
+    "defenses": DEFENSES.known_names,
+    "models": known_models,
+    "data": known_sources,
+    "metrics": NAMED.known_names,
+}
+"""The functions that list their names, which import no part."""

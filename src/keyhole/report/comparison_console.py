@@ -1,4 +1,4 @@
-"""A comparison on the terminal."""
+"""Prints a comparison on the terminal."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from keyhole.report.comparison_view import (
     format_change,
     format_interval,
     label_pair,
-    letter,
+    run_letter,
     split_comparison,
     summarise_comparison,
 )
 from keyhole.report.console import COLOURS, WIDE
-from keyhole.terminal import TextTable, plain, say, say_table, say_unwrapped, stdout_console
+from keyhole.terminal import TextTable, plain_text, say, say_table, say_unwrapped, stdout_console
 
 NARROW = ("psnr", "ssim", "read")
 """Metrics for which a narrow terminal has room."""
@@ -28,25 +28,25 @@ NARROW = ("psnr", "ssim", "read")
 def print_comparison(
     comparison: Comparison, console: Console | None = None, *, wide: bool = False
 ) -> None:
-    """Each later run against the first: a table of differences, then the verdicts.
+    """Prints each later run against the first: a table of differences, then the verdicts.
 
     Args:
         comparison: What was compared.
         console: Where to print; None: standard output.
-        wide: Show all metrics, however narrow the terminal is.
+        wide: Whether to show all metrics on a narrow terminal, too.
     """
     console = console or stdout_console()
     for number, run in enumerate(comparison.runs):
-        say_unwrapped(f"{letter(number)}: {run.run or run.title}", console=console)
+        say_unwrapped(f"{run_letter(number)}: {run.run or run.title}", console=console)
     everything = wide or console.width >= WIDE
     for number, compared in enumerate(comparison.comparisons, start=1):
-        print_run(compared, letter(number), console, everything=everything)
+        print_run(compared, run_letter(number), console, everything=everything)
 
 
 def print_run(compared: RunComparison, name: str, console: Console, *, everything: bool) -> None:
-    """One run against the first."""
+    """Prints one run against the first."""
     say(console=console)
-    say(plain(f"{name} against A. {summarise_comparison(compared)}", "bold"), console=console)
+    say(plain_text(f"{name} against A. {summarise_comparison(compared)}", "bold"), console=console)
     for section in split_comparison(compared):
         say(console=console)
         rows = difference_table(section, name, everything=everything)
@@ -65,7 +65,7 @@ def print_run(compared: RunComparison, name: str, console: Console, *, everythin
 
 
 def difference_table(section: ComparedSection, name: str, *, everything: bool) -> TextTable:
-    """One row for each attacker: both means, their difference, and its interval."""
+    """Builds one row for each attacker: both means, their difference, and its interval."""
     metrics = [m for m in section.metrics if everything or m.name in NARROW]
     table = TextTable(
         f"{section.model} on {section.data}",
@@ -88,7 +88,7 @@ def difference_table(section: ComparedSection, name: str, *, everything: bool) -
 
 
 def difference_cell(pair: FindingPair, metric: Metric) -> str:
-    """Both means, and below them the difference; a star where it is clear."""
+    """Formats both means, and below them the difference; a star marks a clear one."""
     found = pair.differences.get(metric.name)
     if found is None:
         return ""
@@ -102,14 +102,12 @@ def difference_cell(pair: FindingPair, metric: Metric) -> str:
 
 
 def print_verdicts(pair: VerdictPair, name: str, console: Console) -> None:
-    """One line: what became of a defense in each run."""
-    line = plain(f"  {label_defense(pair.either.defense)}: ", "bold")
-    words = [
-        plain("not in this run", "dim") if v is None else plain(v.status, COLOURS[v.status])
-        for v in (pair.first, pair.second)
-    ]
-    line.append_text(plain("A ")).append_text(words[0])
-    line.append_text(plain(f", {name} ")).append_text(words[1])
+    """Prints one line: the verdict on a defense in each run."""
+    line = plain_text(f"  {label_defense(pair.either.defense)}: ", "bold")
+    for run, verdict in (("A ", pair.first), (f", {name} ", pair.second)):
+        status = "not in this run" if verdict is None else verdict.status
+        line.append_text(plain_text(run))
+        line.append_text(plain_text(status, COLOURS.get(status, "dim")))
     if pair.changed:
-        line.append_text(plain("  changed", "bold"))
+        line.append_text(plain_text("  changed", "bold"))
     say(line, console=console)

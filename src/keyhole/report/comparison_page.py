@@ -15,19 +15,19 @@ from keyhole.auditing.finding import Finding
 from keyhole.auditing.labels import label_defense
 from keyhole.report import comparison_view as view
 from keyhole.report.drawing import LARGE
-from keyhole.report.figures import data_uri
+from keyhole.report.figures import encode_picture
 from keyhole.report.shell import fill_template
 from keyhole.report.view import CHIPS
 
 
 def render_comparison(comparison: Comparison) -> str:
-    """The page as text.
+    """Renders the page as text.
 
     Args:
         comparison: What was compared.
     """
     runs = [
-        {"letter": view.letter(number), **describe_run(run)}
+        {"letter": view.run_letter(number), **describe_run(run)}
         for number, run in enumerate(comparison.runs)
     ]
     return fill_template(
@@ -36,13 +36,13 @@ def render_comparison(comparison: Comparison) -> str:
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         runs=runs,
         comparisons=[
-            _compared(compared, view.letter(number))
+            _describe_comparison(compared, view.run_letter(number))
             for number, compared in enumerate(comparison.comparisons, start=1)
         ],
         rows=[
             row
-            for finding in view.shared_findings(comparison)
-            if (row := _pictures(comparison, finding))["images"]
+            for finding in view.find_shared(comparison)
+            if (row := _describe_pictures(comparison, finding))["images"]
         ],
         chips=CHIPS,
         fewest=MIN_IMAGES,
@@ -67,8 +67,8 @@ def write_comparison(comparison: Comparison, path: str | Path) -> str:
 PAGE = "compare.html"
 
 
-def _compared(compared: RunComparison, name: str) -> dict[str, Any]:
-    """What the page needs of one run against the first."""
+def _describe_comparison(compared: RunComparison, name: str) -> dict[str, Any]:
+    """Collects what the page shows of one run against the first."""
     return {
         "letter": name,
         "headline": view.summarise_comparison(compared),
@@ -82,25 +82,25 @@ def _compared(compared: RunComparison, name: str) -> dict[str, Any]:
     }
 
 
-def _pictures(comparison: Comparison, finding: Finding) -> dict[str, Any]:
-    """Some images of one finding as every run saw them."""
+def _describe_pictures(comparison: Comparison, finding: Finding) -> dict[str, Any]:
+    """Collects some images of one finding as every run saw them."""
     return {
         "defense": label_defense(finding.defense),
         "attack": view.label_across(comparison, finding),
         "about": finding,
         "images": [
-            [("original", _picture(image.original))]
+            [("original", _describe_picture(image.original))]
             + [
-                (f"{view.letter(number)} saw", _picture(seen))
+                (f"{view.run_letter(number)} saw", _describe_picture(seen))
                 for number, seen in enumerate(image.seen)
             ]
-            for image in view.side_by_side(comparison, finding)
+            for image in view.find_side_by_side(comparison, finding)
         ],
     }
 
 
-def _picture(picture: Tensor | None) -> dict[str, Any] | None:
-    """A picture as the page embeds it."""
+def _describe_picture(picture: Tensor | None) -> dict[str, Any] | None:
+    """Encodes a picture for the page."""
     if picture is None:
         return None
-    return {"address": data_uri(picture), "small": min(picture.shape[-2:]) < LARGE}
+    return {"address": encode_picture(picture), "small": min(picture.shape[-2:]) < LARGE}

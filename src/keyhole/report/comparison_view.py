@@ -1,4 +1,4 @@
-"""What a comparison shows, worked out before any page or table is drawn."""
+"""Computes what a comparison shows, for the page and for the terminal."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from keyhole.auditing.sections import metrics_of
 from keyhole.metrics import Metric
 
 SUMMED_UP = "ssim"
-"""The metric by which a sentence says who sees more; it also decides what counts as read."""
+"""The metric of the summary sentence; it also decides what counts as read."""
 SHOWN = 3
 """Images of a finding that a page shows side by side."""
 
@@ -41,7 +41,7 @@ class ComparedSection:
 
 
 def split_comparison(compared: RunComparison) -> list[ComparedSection]:
-    """The comparison by model and data set, in the order of the first run."""
+    """Splits a comparison by model and data set, in the order of the first run."""
     settings = [(p.first.model, p.first.data) for p in compared.findings]
     judged = [(v.either.model, v.either.data) for v in compared.verdicts]
     return [
@@ -55,20 +55,20 @@ def split_comparison(compared: RunComparison) -> list[ComparedSection]:
     ]
 
 
-def letter(number: int) -> str:
-    """What a run is called on the page.
+def run_letter(number: int) -> str:
+    """Returns what a run is called on the page.
 
-    >>> letter(0), letter(1), letter(26)
+    >>> run_letter(0), run_letter(1), run_letter(26)
     ('A', 'B', 'R27')
     """
     return chr(ord("A") + number) if number < 26 else f"R{number + 1}"
 
 
 def summarise_comparison(compared: RunComparison) -> str:
-    """How many verdicts changed, and how many attackers see more or less, in two sentences."""
+    """Says in two sentences how many verdicts changed and how many attackers see more or less."""
     both = [v for v in compared.verdicts if v.first and v.second]
     changed = sum(v.changed for v in both)
-    verdicts = count_words(len(both), "verdict")
+    verdicts = pluralise(len(both), "verdict")
     words = f"{changed or 'None'} of {verdicts} changed." if both else "No verdict is in both runs."
     leaks = Counter(
         p.differences[SUMMED_UP].leak for p in compared.findings if SUMMED_UP in p.differences
@@ -76,7 +76,7 @@ def summarise_comparison(compared: RunComparison) -> str:
     if not leaks:
         return words
     parts = [f"{leaks[kind]} {phrase}" for kind, phrase in PHRASES.items() if leaks[kind]]
-    attackers = count_words(sum(leaks.values()), "attacker")
+    attackers = pluralise(sum(leaks.values()), "attacker")
     return f"{words} Of {attackers} in both runs, by SSIM: {', '.join(parts)}."
 
 
@@ -88,17 +88,17 @@ PHRASES = {
 }
 
 
-def count_words(number: int, noun: str) -> str:
-    """A number and what is counted.
+def pluralise(number: int, noun: str) -> str:
+    """Returns a number with its noun.
 
-    >>> count_words(1, "verdict"), count_words(3, "verdict")
+    >>> pluralise(1, "verdict"), pluralise(3, "verdict")
     ('1 verdict', '3 verdicts')
     """
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def format_change(metric: Metric, value: float) -> str:
-    """A difference with its sign; of shares in percentage points.
+    """Formats a difference with its sign; shares in percentage points.
 
     >>> from keyhole.metrics import METRICS
     >>> format_change(METRICS["psnr"], 1.26), format_change(METRICS["read"], -0.25)
@@ -110,7 +110,7 @@ def format_change(metric: Metric, value: float) -> str:
 
 
 def format_interval(metric: Metric, found: Difference) -> str:
-    """The 95% interval of a difference; empty where all images agree.
+    """Formats the 95% interval of a difference; empty if all images agree.
 
     >>> from keyhole.metrics import METRICS
     >>> found = Difference(1, 2, 1, -0.5, 2.5, 6, Leak.UNCLEAR, ())
@@ -122,20 +122,20 @@ def format_interval(metric: Metric, found: Difference) -> str:
 
 
 def label_pair(pair: FindingPair) -> str:
-    """The attack of a pair; its parameters only where they are the same in both runs."""
+    """Returns the attack of a pair; with its parameters if they are the same in both runs."""
     labels = {label_attack(f) for f in (pair.first, pair.second)}
     return labels.pop() if len(labels) == 1 else pair.first.attack
 
 
 def describe_finding(finding: Finding) -> str:
-    """A finding that only one run has, in a line."""
+    """Describes a finding that only one run has, in one line."""
     defense = label_defense(finding.defense)
     who = f"{label_attack(finding)} ({finding.attacker})"
     return f"{finding.model} on {finding.data}, {defense}: {who}"
 
 
 def explain_pairs(pairs: Sequence[FindingPair]) -> list[str]:
-    """What else differs, and how images are paired where that is not simply all of them."""
+    """Lists which settings differ, and which images are compared if not all of them are."""
     changes = dict.fromkeys(line for pair in pairs for line in pair.changes)
     lines = [f"settings that differ: {'; '.join(changes)}"] if changes else []
     for pair in pairs:
@@ -145,7 +145,7 @@ def explain_pairs(pairs: Sequence[FindingPair]) -> list[str]:
         counts = [f.victims * int(f.recipe["batch_size"]) for f in (pair.first, pair.second)]
         if len(pair.images) < max(counts):
             lines.append(
-                f"{count_words(len(pair.images), 'image')} of {counts[0]} and {counts[1]} are in "
+                f"{pluralise(len(pair.images), 'image')} of {counts[0]} and {counts[1]} are in "
                 "both runs; only these are compared"
             )
         if len(pair.images) < MIN_IMAGES:
@@ -161,9 +161,9 @@ class SideBySide:
     seen: tuple[Tensor | None, ...]
 
 
-def side_by_side(comparison: Comparison, finding: Finding) -> list[SideBySide]:
-    """Some images that at least two runs keep a picture of, uint8 ``[C, H, W]`` each."""
-    found = [same_finding(comparison, run, finding) for run in comparison.runs]
+def find_side_by_side(comparison: Comparison, finding: Finding) -> list[SideBySide]:
+    """Finds some images that at least two runs have pictures of, uint8 ``[C, H, W]`` each."""
+    found = [find_same(comparison, run, finding) for run in comparison.runs]
     seen = [
         {} if f is None else pictures_by_image(f, run.store, "seen")
         for f, run in zip(found, comparison.runs, strict=True)
@@ -177,14 +177,14 @@ def side_by_side(comparison: Comparison, finding: Finding) -> list[SideBySide]:
 
 
 def label_across(comparison: Comparison, finding: Finding) -> str:
-    """The attack of a finding; its parameters only where they are the same in every run."""
-    found = [same_finding(comparison, run, finding) for run in comparison.runs]
+    """Returns the attack of a finding; with its parameters if they are the same in every run."""
+    found = [find_same(comparison, run, finding) for run in comparison.runs]
     labels = {label_attack(f) for f in found if f is not None}
     return labels.pop() if len(labels) == 1 else finding.attack
 
 
-def same_finding(comparison: Comparison, run: AuditResult, finding: Finding) -> Finding | None:
-    """The finding of a run that is paired, by images, with one of the first run."""
+def find_same(comparison: Comparison, run: AuditResult, finding: Finding) -> Finding | None:
+    """Finds the finding of a run that is paired, image by image, with one of the first run."""
     if run is comparison.runs[0]:
         return finding
     for compared in comparison.comparisons:
@@ -195,8 +195,8 @@ def same_finding(comparison: Comparison, run: AuditResult, finding: Finding) -> 
     return None
 
 
-def shared_findings(comparison: Comparison) -> list[Finding]:
-    """The first run's findings that are in any other run, each once."""
+def find_shared(comparison: Comparison) -> list[Finding]:
+    """Returns the first run's findings that are in any other run, each once."""
     keys = {
         finding_key(pair.first): None
         for compared in comparison.comparisons

@@ -1,4 +1,4 @@
-"""The audit on a terminal."""
+"""Prints an audit on the terminal."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from keyhole.auditing.sections import Section
 from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED
 from keyhole.metrics import Metric
 from keyhole.report import view
-from keyhole.terminal import TextTable, plain, say, say_table, stdout_console
+from keyhole.terminal import TextTable, plain_text, say, say_table, stdout_console
 
 COLOURS = {BROKEN: "red", NOT_BROKEN: "cyan", NOT_SCORED: "yellow", NOT_TESTED: "yellow"}
 
 WIDE = 110
-"""Columns from which a terminal has room for intervals beside the means."""
+"""A terminal of this many columns has room for intervals beside the means."""
 
 ATTACK_WIDTH = 11
-"""Room for the name of an attack; one with parameters takes several lines."""
+"""Letters of an attack's name; one with parameters takes several lines."""
 
 
 class Intervals(Enum):
@@ -32,13 +32,19 @@ class Intervals(Enum):
     BESIDE = auto()
     BELOW = auto()
     STACKED = auto()
-    """Below, its two ends one below the other."""
+    """Below the mean, its two ends one below the other."""
 
 
 def print_result(
     result: AuditResult, console: Console | None = None, *, wide: bool = False
 ) -> None:
-    """A table for each model and data set, then the verdicts; ``wide`` asks for intervals."""
+    """Prints a table for each model and data set, then the verdicts.
+
+    Args:
+        result: What the audit found.
+        console: Where to print; None means standard output.
+        wide: Whether to show 95% intervals on a narrow terminal, too.
+    """
     console = console or stdout_console()
     roomy = console.width >= WIDE
     styles = [Intervals.BESIDE] if roomy else [Intervals.NOWHERE]
@@ -50,20 +56,20 @@ def print_result(
     notes = dict.fromkeys(note for f in result.findings for note in f.notes)
     for note in (*notes, *result.notes):
         say(f"note: {note}", console=console, style="dim")
-    for note in view.skipped_lines(result.skipped):
+    for note in view.list_skipped(result.skipped):
         say(f"not tried: {note}", console=console, style="dim")
     if styles == [Intervals.NOWHERE] and any(has_intervals(section) for section in sections):
         say(LEFT_OUT, console=console, style="dim")
 
 
 LEFT_OUT = "note: means only; --wide shows their 95% intervals, --json holds every image's value"
-"""Told where a terminal has no room for intervals."""
+"""Printed if the terminal has no room for intervals."""
 
 
 def print_section(section: Section, console: Console, styles: Sequence[Intervals]) -> None:
-    """One table, by the first style of intervals that fits, and the verdict on each defense."""
+    """Prints one table, in the first style that fits, and the verdict on each defense."""
     say(console=console)
-    drawn = [table(section, style) for style in styles]
+    drawn = [build_table(section, style) for style in styles]
     rows = next((each for each in drawn if each.least_width <= console.width), drawn[-1])
     if len(rows):
         say_table(rows, console)
@@ -73,57 +79,58 @@ def print_section(section: Section, console: Console, styles: Sequence[Intervals
     for name, why in sorted({w for f in section.findings for w in f.unavailable.items()}):
         say(f"{name} was not measured: {why}", console=console, style="dim")
     for verdict in section.verdicts:
-        line = plain("  ")
-        line.append_text(plain(f"{label_defense(verdict.defense)}: ", "bold"))
-        line.append_text(plain(verdict.words, COLOURS[verdict.status]))
+        line = plain_text("  ")
+        line.append_text(plain_text(f"{label_defense(verdict.defense)}: ", "bold"))
+        line.append_text(plain_text(verdict.words, COLOURS[verdict.status]))
         if verdict.labels is not None:
-            labels = view.number("labels", verdict.labels)
-            line.append_text(plain(f"; labels inferred: {labels}"))
+            labels = view.format_value("labels", verdict.labels)
+            line.append_text(plain_text(f"; labels inferred: {labels}"))
         say(line, console=console)
     say(console=console)
 
 
-def table(section: Section, style: Intervals) -> TextTable:
-    """One row for each attacker who returned images: means, with 95% intervals by ``style``."""
+def build_table(section: Section, style: Intervals) -> TextTable:
+    """Builds one row for each attacker who returned images: means with 95% intervals."""
     shown = section.main_metrics
-    made = TextTable(f"{section.model} on {section.data}", caption=section.facts)
-    made.add_column("defense", fold=True, at_least=8 if style is Intervals.STACKED else 12)
+    table = TextTable(f"{section.model} on {section.data}", caption=section.facts)
+    table.add_column("defense", fold=True, at_least=8 if style is Intervals.STACKED else 12)
     longest = max((len(label_attack(f)) for f in section.findings), default=0)
-    made.add_column("attack", fold=longest > ATTACK_WIDTH, at_least=ATTACK_WIDTH)
-    made.add_column("attacker")
+    table.add_column("attack", fold=longest > ATTACK_WIDTH, at_least=ATTACK_WIDTH)
+    table.add_column("attacker")
     for metric in shown:
-        made.add_column(f"{metric.label} {metric.arrow}", right=True)
+        table.add_column(f"{metric.label} {metric.arrow}", right=True)
     for name, values in section.baselines.items():
         cells = [m.format(values[m.name]) if m.name in values else "" for m in shown]
-        made.add_row(f"({name})", "", "", *cells, style="dim")
+        table.add_row(f"({name})", "", "", *cells, style="dim")
     last = ""
     for finding in section.findings:
         if not any(m.name in finding.metrics for m in shown):
             continue
         defense = label_defense(finding.defense)
-        cells = [cell(finding, m, style) for m in shown]
-        made.add_row(
+        cells = [format_cell(finding, m, style) for m in shown]
+        table.add_row(
             defense if defense != last else "", label_attack(finding), finding.attacker, *cells
         )
         last = defense
-    return made
+    return table
 
 
 def has_intervals(section: Section) -> bool:
     """Whether any shown mean has an interval."""
     return any(
-        view.interval(metric, f.metrics[metric.name])
+        view.format_interval(metric, f.metrics[metric.name])
         for f in section.findings
         for metric in section.main_metrics
         if metric.name in f.metrics
     )
 
 
-def cell(finding: Finding, metric: Metric, style: Intervals) -> str:
+def format_cell(finding: Finding, metric: Metric, style: Intervals) -> str:
+    """Formats a mean and its interval; empty if the finding does not have the metric."""
     if metric.name not in finding.metrics:
         return ""
     summary = finding.metrics[metric.name]
-    mean, interval = metric.format(summary.mean), view.interval(metric, summary)
+    mean, interval = metric.format(summary.mean), view.format_interval(metric, summary)
     if not interval or style is Intervals.NOWHERE:
         return mean
     if style is Intervals.STACKED:

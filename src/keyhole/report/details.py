@@ -1,4 +1,4 @@
-"""One thing of the catalogue in detail: what it does, and what its parameters may be."""
+"""Describes one part in detail: what it does, and what its parameters may be."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from keyhole.models import USER_MODEL
 from keyhole.parameters import parameter_hints, parameter_names
 from keyhole.registry import Registry
 from keyhole.report.catalogue import (
+    LISTS,
+    NAMES,
     Entry,
     attack_entry,
-    catalogue,
     defense_entry,
     metric_entry,
     part_entry,
     remove_roles,
 )
-from keyhole.spelling import parse_call, unknown
+from keyhole.spelling import parse_call, unknown_name
 
 REGISTRIES: dict[str, Registry[Any]] = {
     "attacks": ATTACKS,
@@ -35,45 +36,51 @@ REGISTRIES: dict[str, Registry[Any]] = {
     "metrics": NAMED,
 }
 DESCRIBE = {"attacks": attack_entry, "defenses": defense_entry, "metrics": metric_entry}
-"""What tells of a part, where that is not :func:`part_entry`."""
+"""The functions that describe a part, where it is not :func:`part_entry`."""
 
 
-def entries_of(room: str) -> list[Entry]:
-    """Everything in one room; an unknown room is refused with the nearest names."""
-    rooms = catalogue()
-    if room in rooms:
-        return rooms[room]
-    holders = [r for r, entries in rooms.items() if room in (e["name"] for e in entries)]
-    if holders:
-        where = f"keyhole list {holders[0]} {room}"
-        raise UnknownName(f"{room!r} is one of the {holders[0]}: write `{where}`")
-    raise unknown("part of the list", room, rooms)
+def list_entries(kind: str) -> list[Entry]:
+    """Lists every part of one kind."""
+    check_kind(kind)
+    return LISTS[kind]()
 
 
-def entry_of(room: str, name: str) -> Entry:
-    """One entry with its ``description``, and with ``allowed`` values of its parameters."""
-    entries = {entry["name"]: entry for entry in entries_of(room)}
-    asked = parse_call(name)[0]
-    if room == "models" and asked not in entries and ":" in asked:
+def check_kind(kind: str) -> None:
+    """Raises if there is no such kind of parts; the error says where a part of that name is."""
+    if kind in LISTS:
+        return
+    holder = next((each for each, names in NAMES.items() if kind in names()), None)
+    if holder is not None:
+        where = f"keyhole list {holder} {kind}"
+        raise UnknownName(f"{kind!r} is one of the {holder}: write `{where}`")
+    raise unknown_name("part of the list", kind, LISTS)
+
+
+def describe_entry(kind: str, text: str) -> Entry:
+    """Describes one part: its ``description``, and the ``allowed`` values of its parameters."""
+    check_kind(kind)
+    asked, known = parse_call(text)[0], NAMES[kind]()
+    if kind == "models" and asked not in known and ":" in asked:
         family = f"{asked.partition(':')[0]}:NAME"
-        asked = family if family in entries else USER_MODEL
-    elsewhere = room in REGISTRIES and ":" in asked
-    if asked not in entries and not elsewhere:
-        raise unknown(room.removesuffix("s"), asked, entries)
-    if room not in REGISTRIES:
-        return entries[asked]
-    part = REGISTRIES[room].find(asked)
-    entry = entries.get(asked) or DESCRIBE.get(room, part_entry)(asked, part)
+        asked = family if family in known else USER_MODEL
+    elsewhere = kind in REGISTRIES and ":" in asked
+    if asked not in known and not elsewhere:
+        raise unknown_name(kind.removesuffix("s"), asked, known)
+    if kind not in REGISTRIES:
+        return next(entry for entry in list_entries(kind) if entry["name"] == asked)
+    part = REGISTRIES[kind].find(asked)
+    listed = {entry["name"]: entry for entry in list_entries(kind)}
+    entry = listed.get(asked) or DESCRIBE.get(kind, part_entry)(asked, part)
     if "parameters" not in entry:
         return entry
     maker = part if callable(part) else type(part)
-    return {**entry, "description": description(maker), "allowed": allowed_values(maker)}
+    return {**entry, "description": describe(maker), "allowed": allowed_values(maker)}
 
 
-def description(kind: Any) -> str:
-    """The docstring of a class or a function, without examples.
+def describe(kind: Any) -> str:
+    """Returns the docstring of a class or a function, without examples.
 
-    A class also tells those of the classes it has parameters from.
+    For a class, those of the classes from which it inherits parameters follow.
     """
     parents = kind.__mro__ if isinstance(kind, type) else ()
     inherited = [k for k in parents if _declares_parameters(k) and k is not kind]
@@ -88,13 +95,14 @@ def _declares_parameters(kind: type) -> bool:
 
 
 def allowed_values(maker: Any) -> dict[str, str]:
-    """What each parameter of a class or a function may be, in words."""
+    """Describes the values that each parameter of a class or a function may have."""
     hints = parameter_hints(maker)
-    return {name: in_words(schema_of(hints.get(name, Any))) for name in parameter_names(maker)}
+    schemas = {name: schema_of(hints.get(name, Any)) for name in parameter_names(maker)}
+    return {name: describe_values(schema) for name, schema in schemas.items()}
 
 
 def schema_of(hint: Any) -> dict[str, Any]:
-    """The JSON schema of an annotation; empty where that has none, as a tensor's."""
+    """Returns the JSON schema of an annotation; empty if it has none, as for tensors."""
     try:
         return TypeAdapter(hint).json_schema()
     except PydanticUserError:
@@ -118,16 +126,16 @@ TYPES = {
 }
 
 
-def in_words(about: dict[str, Any]) -> str:
-    """The values that a JSON schema allows.
+def describe_values(about: dict[str, Any]) -> str:
+    """Describes the values that a JSON schema allows.
 
-    >>> in_words({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
+    >>> describe_values({"type": "number", "exclusiveMinimum": 0, "maximum": 1})
     'a number above 0, at most 1'
-    >>> in_words({"anyOf": [{"type": "integer"}, {"type": "null"}]})
+    >>> describe_values({"anyOf": [{"type": "integer"}, {"type": "null"}]})
     'a whole number, or None'
     """
     if "anyOf" in about:
-        return ", or ".join(in_words(each) for each in about["anyOf"])
+        return ", or ".join(describe_values(each) for each in about["anyOf"])
     if "enum" in about:
         return " or ".join(repr(value) for value in about["enum"])
     bounds = [words.format(about[key]) for key, words in WORDS.items() if key in about]

@@ -1,4 +1,4 @@
-"""What figures show, drawn on a matplotlib figure; text and lines take the style's colours."""
+"""Draws on matplotlib figures; text and lines take the style's colours."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor
 from keyhole.auditing.membership_result import Trial
 from keyhole.auditing.sections import Section
 from keyhole.metrics import METRICS, Metric
-from keyhole.report.view import Sweep, undefended
-from keyhole.terminal import printable
+from keyhole.report.view import Sweep, find_undefended
+from keyhole.terminal import escape_controls
 
 COLOURS = ("#d1495b", "#2e86ab", "#8a6d3b", "#6a4c93", "#3a7d44", "#e07a1f", "#5f6b7a")
 MARKS = {"naive": "o-", "paper": "s-.", "adaptive": "^--"}
 OFF_THE_SCALE = 2
-"""Times the highest other value from which on the undefended score is not drawn to scale."""
+"""An undefended score above this many times the highest other value is not drawn to scale."""
 DECADE = 10
-"""Losses that differ by less are drawn on a linear axis."""
+"""Losses that differ by a smaller factor are drawn on a linear axis."""
 LARGE = 64
-"""Pictures from this size on are photographs: compressed, shown smooth."""
+"""Pictures of at least this size count as photographs: they are compressed and shown smooth."""
 
 Curve = Sequence[tuple[int, float]]
 """Iterations and the loss at each."""
@@ -38,7 +38,7 @@ class StripRow:
 
 
 def draw_sweeps(figure: Any, section: Section, lines: Sequence[Sweep]) -> None:
-    """PSNR and SSIM of each attacker over a defense's parameter, side by side."""
+    """Draws PSNR and SSIM of each attacker over a defense's parameter, side by side."""
     for axes, metric in zip(figure.subplots(1, 2), ("psnr", "ssim"), strict=True):
         draw_sweep(axes, section, lines, metric)
     marks, names = axes.get_legend_handles_labels()
@@ -46,19 +46,19 @@ def draw_sweeps(figure: Any, section: Section, lines: Sequence[Sweep]) -> None:
 
 
 def draw_sweep(axes: Any, section: Section, lines: Sequence[Sweep], metric: str) -> None:
-    """One panel: one line per attacker with its interval, the undefended score, the best null."""
+    """Draws a line per attacker with its interval, the undefended score, the best baseline."""
     about, ink = METRICS[metric], text_colour()
     attacks = list(dict.fromkeys(line.attack for line in lines))
     for line in lines:
         summaries = [f.metrics[metric] for f in line.scores]
         colour = COLOURS[attacks.index(line.attack) % len(COLOURS)]
-        label = literal(f"{line.attack} ({line.attacker})")
+        label = escape_mathtext(f"{line.attack} ({line.attacker})")
         means = [s.mean for s in summaries]
         axes.plot(line.values, means, MARKS[line.attacker], color=colour, label=label)
         low, high = [s.low for s in summaries], [s.high for s in summaries]
         axes.fill_between(line.values, low, high, color=colour, alpha=0.15, linewidth=0)
     highest = max(f.metrics[metric].high for line in lines for f in line.scores)
-    free = undefended(section, lines[0].attack)
+    free = find_undefended(section, lines[0].attack)
     if free is not None:
         draw_undefended(axes, free.metrics[metric].mean, highest, about)
     null = max((b[metric] for b in section.baselines.values() if metric in b), default=None)
@@ -67,13 +67,13 @@ def draw_sweep(axes: Any, section: Section, lines: Sequence[Sweep], metric: str)
     values = np.asarray(lines[0].values)
     if (values > 0).all() and values.max() > 20 * values.min():
         axes.set_xscale("log")
-    axes.set_xlabel(literal(f"{lines[0].defense}: {lines[0].parameter}"))
+    axes.set_xlabel(escape_mathtext(f"{lines[0].defense}: {lines[0].parameter}"))
     axes.set_ylabel(f"{about.label}{f' ({about.unit})' if about.unit else ''}")
     axes.spines[["top", "right"]].set_visible(False)
 
 
 def draw_undefended(axes: Any, value: float, highest: float, metric: Metric) -> None:
-    """The score without a defense as a line; where it would squash the others, as a number."""
+    """Draws the score without a defense: a line, or a number if it is far above the others."""
     style = {"color": text_colour(), "linestyle": ":"}
     if value <= OFF_THE_SCALE * highest:
         axes.axhline(value, label="no defense", **style)
@@ -85,7 +85,7 @@ def draw_undefended(axes: Any, value: float, highest: float, metric: Metric) -> 
 
 
 def draw_losses(figure: Any, curves: Sequence[Curve]) -> None:
-    """The attacker's own loss over its iterations, one line per victim."""
+    """Draws the attacker's own loss over its iterations, one line per victim."""
     axes = figure.subplots()
     for curve in curves:
         axes.plot(*zip(*curve, strict=True), color=COLOURS[1], alpha=0.6, linewidth=1)
@@ -98,12 +98,12 @@ def draw_losses(figure: Any, curves: Sequence[Curve]) -> None:
 
 
 def draw_strip(figure: Any, rows: Sequence[StripRow]) -> None:
-    """Rows of pictures below each other, their labels to the left."""
+    """Draws rows of pictures, with their labels to the left."""
     width = max(len(row.pictures) for row in rows)
     grid = figure.subplots(len(rows), width, squeeze=False)
     for row, line in zip(rows, grid, strict=True):
         place = {"transform": line[0].transAxes, "ha": "right", "va": "center"}
-        line[0].text(-0.1, 0.5, literal(row.label), fontsize=8, **place)
+        line[0].text(-0.1, 0.5, escape_mathtext(row.label), fontsize=8, **place)
         for axes in line:
             axes.set_axis_off()
         for axes, picture, caption in zip(line, row.pictures, row.captions, strict=False):
@@ -112,7 +112,7 @@ def draw_strip(figure: Any, rows: Sequence[StripRow]) -> None:
 
 
 def draw_picture(axes: Any, picture: Tensor) -> None:
-    """One picture, uint8 ``[C, H, W]``: pixels as squares where it is small, else smooth."""
+    """Draws a picture, uint8 ``[C, H, W]``: pixels as squares if it is small, else smooth."""
     array = picture.permute(1, 2, 0).numpy()
     small = min(array.shape[:2]) < LARGE
     axes.imshow(
@@ -123,7 +123,7 @@ def draw_picture(axes: Any, picture: Tensor) -> None:
 
 
 def draw_rocs(figure: Any, trial: Trial, others: int) -> None:
-    """Members found against false alarms, one line per attacker.
+    """Draws members found against false alarms, one line per attacker.
 
     The second panel shows the same on logarithmic axes, down to a single false alarm of ``others``.
     """
@@ -136,7 +136,7 @@ def draw_rocs(figure: Any, trial: Trial, others: int) -> None:
                 color=COLOURS[attacks.index(each.attack.split("(")[0]) % len(COLOURS)],
                 linestyle="-" if each.attacker == "naive" else "--",
                 linewidth=1.4,
-                label=literal(f"{each.attack} ({each.attacker})"),
+                label=escape_mathtext(f"{each.attack} ({each.attacker})"),
             )
         axes.plot([least, 1], [least, 1], color=text_colour(), linestyle=":", label="guessing")
         axes.set(xscale=scale, yscale=scale, xlim=(least, 1), ylim=(least, 1))
@@ -148,18 +148,18 @@ def draw_rocs(figure: Any, trial: Trial, others: int) -> None:
     figure.legend(lines, names, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
 
 
-def literal(text: str) -> str:
-    r"""Text that matplotlib draws as it is, not as mathematics; lines stay lines.
+def escape_mathtext(text: str) -> str:
+    r"""Escapes text that matplotlib would draw as mathematics; line breaks stay.
 
-    >>> print(literal("$x$"))
+    >>> print(escape_mathtext("$x$"))
     \$x\$
     """
-    lines = [printable(line) for line in text.split("\n")]
+    lines = [escape_controls(line) for line in text.split("\n")]
     return "\n".join(lines).replace("$", r"\$")
 
 
 def text_colour() -> str:
-    """The colour of text in the style at hand."""
+    """Returns the colour of text in the current style."""
     from matplotlib import rcParams
 
     return str(rcParams["text.color"])

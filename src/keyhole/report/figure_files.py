@@ -1,4 +1,4 @@
-"""Figures of a result as files: PNG for slides, PDF for papers, SVG to edit."""
+"""Writes figures of a result as files: PNG for slides, PDF for papers, SVG to edit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from keyhole.auditing.results import AuditResult
 from keyhole.auditing.sections import Section
 from keyhole.auditing.store import Store
 from keyhole.errors import BadValue
-from keyhole.registry import shortened
 from keyhole.report import membership_view, view
 from keyhole.report.drawing import (
     StripRow,
@@ -29,16 +28,17 @@ from keyhole.report.drawing import (
     draw_rocs,
     draw_strip,
     draw_sweeps,
-    literal,
+    escape_mathtext,
 )
 from keyhole.report.figures import LOSS_SIZE, ROC_SIZE, SWEEP_SIZE, figure_style
+from keyhole.spelling import shorten
 
 FORMATS = ("png", "pdf", "svg")
 INK = "#1d2129"
 CELL = 1.15
 """Width and height of a picture in a strip, in inches."""
 COLUMNS = 8
-"""Pictures in a row, at most."""
+"""The most pictures in a row."""
 LABEL = 24
 """Letters in a line of a row's label."""
 DPI = 200
@@ -53,7 +53,7 @@ class FigureFile:
     size: tuple[float, float]
     draw: Callable[[Any], None]
     layout: Literal["constrained", "compressed"] = "constrained"
-    """How matplotlib places axes; pictures of a fixed shape stand close where compressed."""
+    """How matplotlib places axes; ``compressed`` puts pictures of a fixed shape close together."""
 
 
 def write_figures(
@@ -68,12 +68,12 @@ def write_figures(
 
     Args:
         result: What was found.
-        folder: Where the files go; it is made where it does not exist.
+        folder: Where the files go; it is created if it does not exist.
         formats: Any of ``png``, ``pdf`` and ``svg``.
     """
     unknown = [each for each in formats if each not in FORMATS]
     if unknown or not formats:
-        got = shortened(unknown[0]) if unknown else "nothing"
+        got = shorten(unknown[0]) if unknown else "nothing"
         raise BadValue(f"format: it is any of {', '.join(FORMATS)}, got {got}")
     found = audit_figures(result) if isinstance(result, AuditResult) else roc_figures(result)
     return [
@@ -84,7 +84,7 @@ def write_figures(
 
 
 def save_figure(figure: FigureFile, formats: Sequence[str]) -> Iterator[tuple[str, bytes]]:
-    """A figure on white in each of the formats; drawn twice, its files are the same."""
+    """Draws a figure on white in each of the formats; its files are reproducible."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -92,7 +92,7 @@ def save_figure(figure: FigureFile, formats: Sequence[str]) -> Iterator[tuple[st
     with rc_context(figure_style(INK)):
         drawn = Figure(figsize=figure.size, layout=figure.layout, facecolor="white")
         figure.draw(drawn)
-        drawn.suptitle(literal(figure.title), fontsize=9)
+        drawn.suptitle(escape_mathtext(figure.title), fontsize=9)
         drawn.draw_without_rendering()
         drawn.set_layout_engine("none")  # found once: all formats look the same
         for kind in formats:
@@ -103,10 +103,10 @@ def save_figure(figure: FigureFile, formats: Sequence[str]) -> Iterator[tuple[st
 
 
 def audit_figures(result: AuditResult) -> Iterator[FigureFile]:
-    """All figures of an audit."""
+    """Lists all figures of an audit."""
     for section in result.sections:
         yield from strip_figures(section, result.store)
-        for (defense, parameter), lines in view.sweeps(section).items():
+        for (defense, parameter), lines in view.find_sweeps(section).items():
             yield sweep_figure(section, defense, parameter, lines)
         for finding in section.findings:
             if finding.loss_curves:
@@ -116,9 +116,9 @@ def audit_figures(result: AuditResult) -> Iterator[FigureFile]:
 
 
 def strip_figures(section: Section, store: Store | None) -> Iterator[FigureFile]:
-    """One strip for each defense: the originals, and below them what each attacker saw.
+    """Lists one strip for each defense: the originals, and below them what each attacker saw.
 
-    Attackers of other images, where a plan attacks one setting twice, get a strip of their own.
+    If a plan attacks one setting twice, attackers of other images get a strip of their own.
     """
     if store is None:
         return
@@ -131,29 +131,30 @@ def strip_figures(section: Section, store: Store | None) -> Iterator[FigureFile]
         originals = b"" if truth is None else truth.numpy().tobytes()
         rows = groups.setdefault((label_defense(finding.defense), originals), [])
         if truth is not None and not rows:
-            rows.append(strip_row("original", truth, ()))
-        rows.append(seen_row(finding, pictures["seen"]))
+            rows.append(build_strip_row("original", truth, ()))
+        rows.append(build_seen_row(finding, pictures["seen"]))
     for (defense, _), rows in groups.items():
-        width = max(len(row.pictures) for row in rows)
-        yield FigureFile(
-            name_file("strip", section.model, section.data, defense),
-            f"{section.model} on {section.data}, {describe_defense(defense)}",
-            (CELL * width + 1.6, CELL * len(rows) + 0.3),
-            partial(draw_strip, rows=rows),
-            layout="compressed",
-        )
+        name = name_file("strip", section.model, section.data, defense)
+        title = f"{section.model} on {section.data}, {describe_defense(defense)}"
+        yield strip_figure(name, title, rows)
 
 
-def seen_row(finding: Finding, seen: Tensor) -> StripRow:
-    """What one attacker saw, with PSNR and SSIM of each picture, or else its own confidence."""
+def strip_figure(name: str, title: str, rows: Sequence[StripRow]) -> FigureFile:
+    width = max(len(row.pictures) for row in rows)
+    size = (CELL * width + 1.6, CELL * len(rows) + 0.3)
+    return FigureFile(name, title, size, partial(draw_strip, rows=rows), layout="compressed")
+
+
+def build_seen_row(finding: Finding, seen: Tensor) -> StripRow:
+    """Builds a row of what one attacker saw, with scores or the attacker's confidence."""
     wrapped = wrap(label_attack(finding), LABEL, max_lines=3, placeholder=" ...")
     label = "\n".join([*wrapped, f"({finding.attacker})"])
     captions = [view.caption_picture(finding, number) for number in range(len(seen))]
-    return strip_row(label, seen, captions)
+    return build_strip_row(label, seen, captions)
 
 
-def strip_row(label: str, pictures: Tensor, captions: Sequence[str]) -> StripRow:
-    """Some of the pictures ``[n, C, H, W]``; a missing caption is empty."""
+def build_strip_row(label: str, pictures: Tensor, captions: Sequence[str]) -> StripRow:
+    """Builds a row of some of the pictures ``[n, C, H, W]``; a missing caption is empty."""
     shown = tuple(pictures[:COLUMNS])
     padded = (*captions, *[""] * len(shown))[: len(shown)]
     return StripRow(label, shown, padded)
@@ -182,22 +183,16 @@ def loss_figure(finding: Finding) -> FigureFile:
 
 
 def heat_figures(section: Section, store: Store) -> Iterator[FigureFile]:
-    """Where defenses on updates were tried: what the uploaded networks look at, one row each."""
-    sheet = view.heat_sheet_of(section, store)
+    """Lists what the uploaded networks look at, if defenses on updates were tried."""
+    sheet = view.read_heat_maps(section, store)
     rows = [StripRow(name, tuple(row[:COLUMNS]), ("",) * len(row)) for name, row in sheet.items()]
     if rows:
-        size = (CELL * len(rows[0].pictures) + 1.6, CELL * len(rows) + 0.3)
-        yield FigureFile(
-            name_file("heat", section.model, section.data),
-            f"Grad-CAM of the last convolution, {section.model} on {section.data}",
-            size,
-            partial(draw_strip, rows=rows),
-            layout="compressed",
-        )
+        title = f"Grad-CAM of the last convolution, {section.model} on {section.data}"
+        yield strip_figure(name_file("heat", section.model, section.data), title, rows)
 
 
 def roc_figures(result: MembershipResult) -> Iterator[FigureFile]:
-    """The ROC curves of each trial of a membership run."""
+    """Lists the ROC curves of each trial of a membership run."""
     plan = result.plan
     for trial in result.trials:
         name = membership_view.label_trial(trial)
@@ -210,12 +205,12 @@ def roc_figures(result: MembershipResult) -> Iterator[FigureFile]:
 
 
 def describe_defense(label: str) -> str:
-    """A defense as a title tells it."""
+    """Returns what a title calls a defense."""
     return "no defense" if label == "none" else label
 
 
 def name_file(*words: str) -> str:
-    """Words as a file name that every system takes.
+    """Joins words to a file name that every system accepts.
 
     >>> name_file("strip", "timm:deit", "data/faces", "gaussian(sigma=0.01)")
     'strip-timm-deit-data-faces-gaussian-sigma-0.01'
@@ -224,7 +219,7 @@ def name_file(*words: str) -> str:
 
 
 def with_unique_names(figures: Iterator[FigureFile]) -> Iterator[FigureFile]:
-    """The same figures; the second of a name is called ``NAME-2``."""
+    """Renames figures so that the second of a name is called ``NAME-2``."""
     seen: dict[str, int] = {}
     for figure in figures:
         seen[figure.name] = count = seen.get(figure.name, 0) + 1

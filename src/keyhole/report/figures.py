@@ -1,4 +1,4 @@
-"""Plots and pictures as text that can stand inside a page."""
+"""Makes plots and pictures that can be embedded in a page."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from keyhole.report.drawing import LARGE, Curve, draw_losses, draw_rocs, draw_sw
 from keyhole.report.view import Sweep
 
 INK = "#123456"
-"""Drawn in this colour, then replaced by the page's own text colour, light or dark."""
+"""A colour that is replaced by the page's own text colour, light or dark."""
 FONT = ("font-size", "font-family")
-"""What the short form of a font names last."""
+"""The attributes for the last two parts of a ``font`` declaration."""
 SWEEP_SIZE, LOSS_SIZE, ROC_SIZE = (8.4, 3.6), (3.6, 2.2), (8.4, 3.7)
 """Widths and heights in inches."""
 
 
-def data_uri(image: Tensor) -> str:
-    """A uint8 ``[C, H, W]`` image as a data URI."""
+def encode_picture(image: Tensor) -> str:
+    """Encodes a uint8 ``[C, H, W]`` image as a data URI."""
     array = image.permute(1, 2, 0).numpy()
     picture = Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array)
     buffer = io.BytesIO()
@@ -38,23 +38,23 @@ def data_uri(image: Tensor) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
-def sweep_plot(section: Section, lines: Sequence[Sweep]) -> str:
-    """How PSNR and SSIM fall as a defense grows stronger: an SVG that takes the page's colours."""
-    return as_svg(lambda figure: draw_sweeps(figure, section, lines), size=SWEEP_SIZE)
+def plot_sweep(section: Section, lines: Sequence[Sweep]) -> str:
+    """Plots PSNR and SSIM over a defense's strength, as SVG."""
+    return render_svg(lambda figure: draw_sweeps(figure, section, lines), size=SWEEP_SIZE)
 
 
-def loss_plot(curves: Sequence[Curve]) -> str:
-    """The attacker's own loss over its iterations, one line per victim: an SVG."""
-    return as_svg(lambda figure: draw_losses(figure, curves), size=LOSS_SIZE)
+def plot_losses(curves: Sequence[Curve]) -> str:
+    """Plots the attacker's own loss over its iterations, one line per victim, as SVG."""
+    return render_svg(lambda figure: draw_losses(figure, curves), size=LOSS_SIZE)
 
 
-def roc_plot(trial: Trial, others: int) -> str:
-    """Members found against false alarms, one line per attacker: an SVG."""
-    return as_svg(lambda figure: draw_rocs(figure, trial, others), size=ROC_SIZE)
+def plot_rocs(trial: Trial, others: int) -> str:
+    """Plots members found against false alarms, one line per attacker, as SVG."""
+    return render_svg(lambda figure: draw_rocs(figure, trial, others), size=ROC_SIZE)
 
 
-def as_svg(draw: Callable[[Any], None], *, size: tuple[float, float]) -> str:
-    """What ``draw`` puts on a figure, as an SVG that takes the page's colours."""
+def render_svg(draw: Callable[[Any], None], *, size: tuple[float, float]) -> str:
+    """Renders what ``draw`` puts on a figure as an SVG that takes the page's colours."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
@@ -64,11 +64,11 @@ def as_svg(draw: Callable[[Any], None], *, size: tuple[float, float]) -> str:
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     svg = buffer.getvalue()
-    return without_styles(svg[svg.index("<svg") :].replace(INK, "currentColor"))
+    return remove_styles(svg[svg.index("<svg") :].replace(INK, "currentColor"))
 
 
 def figure_style(ink: str) -> Any:
-    """matplotlib's settings for all figures: text and axes in one colour, the same file twice."""
+    """Returns matplotlib's settings for all figures: one colour, and reproducible files."""
     return {
         "text.color": ink,
         "axes.edgecolor": ink,
@@ -83,21 +83,21 @@ def figure_style(ink: str) -> Any:
     }
 
 
-def without_styles(svg: str) -> str:
-    """The same drawing by attributes alone, so that a page may forbid all styles but its own.
+def remove_styles(svg: str) -> str:
+    """Replaces styles by attributes, so that a page may forbid all styles but its own.
 
-    >>> without_styles('<svg><path d="M0 0" style="fill: none; stroke: red"/></svg>')
+    >>> remove_styles('<svg><path d="M0 0" style="fill: none; stroke: red"/></svg>')
     '<svg stroke-linejoin="round"><path d="M0 0" fill="none" stroke="red"/></svg>'
     """
     plain = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)
-    plain = re.sub(r' style="([^"]*)"', lambda found: as_attributes(found[1]), plain)
+    plain = re.sub(r' style="([^"]*)"', lambda found: style_to_attributes(found[1]), plain)
     return plain.replace("<svg", '<svg stroke-linejoin="round"', 1)
 
 
-def as_attributes(style: str) -> str:
-    """Declarations of a style attribute as attributes of the element.
+def style_to_attributes(style: str) -> str:
+    """Converts the declarations of a style attribute to attributes of the element.
 
-    >>> as_attributes("font: italic 10px Sans, serif; fill: none")
+    >>> style_to_attributes("font: italic 10px Sans, serif; fill: none")
     ' font-size="10px" font-family="Sans, serif" fill="none"'
     """
     found = ""

@@ -1,4 +1,4 @@
-"""The self-contained page: no network, light and dark."""
+"""Renders the self-contained page of an audit: no network, light and dark."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from keyhole.auditing.store import Store
 from keyhole.auditing.verdict import Verdict, rank_severity
 from keyhole.report import view
 from keyhole.report.drawing import LARGE
-from keyhole.report.figures import data_uri, loss_plot, sweep_plot
+from keyhole.report.figures import encode_picture, plot_losses, plot_sweep
 from keyhole.report.shell import fill_template
 
 SHOWN = 3
-"""Pictures a row, at most; the run folder holds more."""
+"""The most pictures in a row; the run folder holds more."""
 
 
 def render(result: AuditResult, *, title: str | None = None) -> str:
-    """The page as text.
+    """Renders the page as text.
 
     Args:
         result: What the audit found.
@@ -33,16 +33,16 @@ def render(result: AuditResult, *, title: str | None = None) -> str:
     return fill_template(
         "page.html.j2",
         label_metric=label_metric,
-        number=view.number,
-        interval=view.interval,
+        format_value=view.format_value,
+        format_interval=view.format_interval,
         label_attack=label_attack,
         describe_knowledge=view.describe_knowledge,
         title=result.title if title is None else title,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        sections=[_section(section, result.store) for section in result.sections],
-        headline=view.headline(result.verdicts),
+        sections=[_describe_section(section, result.store) for section in result.sections],
+        headline=view.summarise_verdicts(result.verdicts),
         chips=view.CHIPS,
-        skipped=view.skipped_lines(result.skipped),
+        skipped=view.list_skipped(result.skipped),
         notes=result.notes,
         versions=result.findings[0].versions if result.findings else {},
         device=result.findings[0].recipe.get("device", "") if result.findings else "",
@@ -61,50 +61,52 @@ def write(result: AuditResult, *, title: str | None = None) -> str:
     return str(result.store.write_text("report.html", render(result, title=title)))
 
 
-def _section(section: Section, store: Store | None) -> dict[str, Any]:
-    rows = [_row(finding, store) for finding in section.findings]
+def _describe_section(section: Section, store: Store | None) -> dict[str, Any]:
+    rows = [_describe_row(finding, store) for finding in section.findings]
     by_key = {(r["finding"].attack, r["finding"].attacker, r["defense"]): r for r in rows}
     return {
         "about": section,
         "rows": rows,
         "heat": {
-            name: [data_uri(picture) for picture in column]
+            name: [encode_picture(picture) for picture in column]
             for name, column in (
-                view.heat_sheet_of(section, store) if store is not None else {}
+                view.read_heat_maps(section, store) if store is not None else {}
             ).items()
         },
         "notes": list(dict.fromkeys(note for f in section.findings for note in f.notes)),
         "verdicts": [
-            {"about": v, "defense": label_defense(v.defense), "row": _evidence(v, by_key)}
+            {"about": v, "defense": label_defense(v.defense), "row": _find_evidence(v, by_key)}
             for v in section.verdicts
         ],
         "plots": [
             {
                 "caption": f"{defense} at growing {parameter}",
-                "svg": sweep_plot(section, lines),
+                "svg": plot_sweep(section, lines),
             }
-            for (defense, parameter), lines in view.sweeps(section).items()
+            for (defense, parameter), lines in view.find_sweeps(section).items()
         ],
     }
 
 
-def _row(finding: Finding, store: Store | None) -> dict[str, Any]:
+def _describe_row(finding: Finding, store: Store | None) -> dict[str, Any]:
     pictures = store.pictures(finding.key) if store is not None else {}
-    found = view.pairs(pictures)
+    found = view.pair_pictures(pictures)
     return {
-        "films": [_film(film) for film in view.films(pictures)[:SHOWN]],
-        "curve": loss_plot(finding.loss_curves) if finding.loss_curves else "",
+        "films": [_describe_film(film) for film in view.choose_films(pictures)[:SHOWN]],
+        "curve": plot_losses(finding.loss_curves) if finding.loss_curves else "",
         "finding": finding,
         "defense": label_defense(finding.defense),
         "pictures": [
-            _picture(finding, i * view.batch_size_of(finding), truth, seen)
+            _describe_picture(finding, i * view.batch_size_of(finding), truth, seen)
             for i, (truth, seen) in enumerate(found[:SHOWN])
         ],
     }
 
 
-def _picture(finding: Finding, place: int, truth: Tensor | None, seen: Tensor) -> dict[str, Any]:
-    """What the page needs of one image; without the truth, how sure the attacker is of it."""
+def _describe_picture(
+    finding: Finding, place: int, truth: Tensor | None, seen: Tensor
+) -> dict[str, Any]:
+    """Collects what the page shows of one image; without the truth, the attacker's confidence."""
     scores = {
         name: finding.metrics[name].per_image[place]
         for name in ("ssim", "psnr")
@@ -112,8 +114,8 @@ def _picture(finding: Finding, place: int, truth: Tensor | None, seen: Tensor) -
     }
     confidence = view.confidence_at(finding, place)
     return {
-        "truth": None if truth is None else data_uri(truth),
-        "seen": data_uri(seen),
+        "truth": None if truth is None else encode_picture(truth),
+        "seen": encode_picture(seen),
         "ssim": scores.get("ssim", confidence or 0.0),
         "psnr": scores.get("psnr"),
         "confidence": confidence,
@@ -121,16 +123,16 @@ def _picture(finding: Finding, place: int, truth: Tensor | None, seen: Tensor) -
     }
 
 
-def _film(film: view.Film) -> list[dict[str, Any]]:
-    """One victim's image as it appeared: what the page needs of each frame."""
+def _describe_film(film: view.Film) -> list[dict[str, Any]]:
+    """Collects what the page shows of a victim's image as it appeared, frame by frame."""
     return [
-        {"at": at, "image": data_uri(frame), "small": min(frame.shape[-2:]) < LARGE}
+        {"at": at, "image": encode_picture(frame), "small": min(frame.shape[-2:]) < LARGE}
         for at, frame in film
     ]
 
 
-def _evidence(verdict: Verdict, rows: dict[tuple[str, str, str], dict[str, Any]]) -> Any:
-    """The row that a verdict rests on: the worst attacker's, else the clearest try."""
+def _find_evidence(verdict: Verdict, rows: dict[tuple[str, str, str], dict[str, Any]]) -> Any:
+    """Finds the row that a verdict rests on: the worst attacker's, or else the best attempt."""
     defense = label_defense(verdict.defense)
     mine = [r for (_, _, d), r in rows.items() if d == defense and r["pictures"]]
     if verdict.status == "broken":

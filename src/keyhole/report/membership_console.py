@@ -1,4 +1,4 @@
-"""The table of a membership experiment on the terminal."""
+"""Prints a membership experiment on the terminal."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from keyhole.report.membership_view import (
     label_trial,
     rates_of,
 )
-from keyhole.terminal import TextTable, plain, say, say_table, stdout_console
+from keyhole.terminal import TextTable, plain_text, say, say_table, stdout_console
 
 
 def print_result(
     result: MembershipResult, console: Console | None = None, *, wide: bool = False
 ) -> None:
-    """A table of all attackers, then a line for each model; ``wide`` asks for intervals."""
+    """Prints a table of all attackers, then a line for each model; ``wide`` shows intervals."""
     console = console or stdout_console()
     plan = result.plan
     table = TextTable(f"{plan.model} on {plan.data}", caption=describe_experiment(result))
@@ -38,19 +38,19 @@ def print_result(
     say(console=console)
     say_table(table, console)
     for trial in result.trials:
-        who = plain(f"{label_trial(trial)}, {trial.epochs} epochs: ", "bold")
+        who = plain_text(f"{label_trial(trial)}, {trial.epochs} epochs: ", "bold")
         colour = "red" if identifies_members(trial) else "cyan"
-        say("  ", who, plain(describe_trial(trial), colour), console=console)
+        say("  ", who, plain_text(describe_trial(trial), colour), console=console)
     for note in [*result.notes, *explain_stars(result), *([] if roomy or wide else [LEFT_OUT])]:
         say(f"note: {note}", console=console, style="dim")
 
 
 LEFT_OUT = "--wide shows the AUCs' 95% intervals, --json holds them"
-"""Printed where a terminal has no room for intervals."""
+"""Printed if the terminal has no room for intervals."""
 
 
 def add_rows(table: TextTable, trial: Trial, *, roomy: bool, wide: bool) -> None:
-    """A row for each attacker; a star where there are too few non-members for so low a rate."""
+    """Adds a row for each attacker; a star marks rates too low for so few non-members."""
     for place, each in enumerate(trial.inferences):
         first = place == 0
         interval = f"{each.auc_low:.3f}-{each.auc_high:.3f}"

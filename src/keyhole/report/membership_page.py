@@ -9,17 +9,17 @@ from keyhole.atomic import write_text
 from keyhole.auditing.membership_result import MembershipResult
 from keyhole.auditing.membership_store import REPORT
 from keyhole.report import membership_view as view
-from keyhole.report.figures import roc_plot
+from keyhole.report.figures import plot_rocs
 from keyhole.report.shell import fill_template
 
 
 def render(result: MembershipResult) -> str:
-    """The page as text."""
+    """Renders the page as text."""
     return fill_template(
         "membership.html.j2",
         title=f"Membership: {result.plan.model} on {result.plan.data}",
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
-        headline=view.headline(result.trials),
+        headline=view.summarise_trials(result.trials),
         facts=view.describe_experiment(result),
         trials=[
             {
@@ -27,7 +27,7 @@ def render(result: MembershipResult) -> str:
                 "name": view.label_trial(trial),
                 "identified": view.identifies_members(trial),
                 "words": view.describe_trial(trial),
-                "plot": roc_plot(trial, result.others),
+                "plot": plot_rocs(trial, result.others),
             }
             for trial in result.trials
         ],

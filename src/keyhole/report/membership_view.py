@@ -1,4 +1,4 @@
-"""What became of a membership experiment, in words."""
+"""Describes the results of a membership experiment in words."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from keyhole.auditing.membership_result import MembershipResult, Trial
 from keyhole.metrics.membership import RateAt
-from keyhole.registry import spell
+from keyhole.spelling import spell
 
 
-def headline(trials: Sequence[Trial]) -> str:
-    """How many models give their members away, in a sentence: none, some or all."""
+def summarise_trials(trials: Sequence[Trial]) -> str:
+    """Says in one sentence how many models reveal their members."""
     found, count = sum(map(identifies_members, trials)), len(trials)
     if found == 0:
         which = "the model" if count == 1 else f"any of {count} models"
@@ -27,12 +27,12 @@ def identifies_members(trial: Trial) -> bool:
 
 
 def label_trial(trial: Trial) -> str:
-    """The defense of a trial, as one would ask for it."""
+    """Returns the defense of a trial as a user writes it."""
     return spell(trial.defense["name"], trial.defense["parameters"])
 
 
 def describe_trial(trial: Trial) -> str:
-    """What became of one model, in a line."""
+    """Describes the result for one model in one line."""
     worst = trial.worst
     accuracy = (
         f"{trial.train_accuracy:.1%} right on its own images, {trial.test_accuracy:.1%} on others"
@@ -44,7 +44,7 @@ def describe_trial(trial: Trial) -> str:
 
 
 def describe_experiment(result: MembershipResult) -> str:
-    """Who trained on what, in one line."""
+    """Says in one line who trained on what."""
     plan = result.plan
     who = "one client" if plan.clients == 1 else f"{plan.clients} clients"
     return (
@@ -54,12 +54,12 @@ def describe_experiment(result: MembershipResult) -> str:
 
 
 def rates_of(result: MembershipResult) -> tuple[RateAt, ...]:
-    """The false-positive rates at which every attacker is measured."""
+    """Returns the false-positive rates at which every attacker is measured."""
     return result.trials[0].inferences[0].rates
 
 
 def explain_stars(result: MembershipResult) -> list[str]:
-    """What the stars mean, where there are any."""
+    """Says what the stars mean, if there are any."""
     if all(rate.resolved for rate in rates_of(result)):
         return []
     return [

@@ -1,4 +1,4 @@
-"""What all pages share: one look, no request, and a policy against code that is not theirs."""
+"""What all pages share: their look, and a policy that allows no requests and no other code."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ SCRIPT = "page.js"
 
 
 def fill_template(name: str, **values: Any) -> str:
-    """A page from one of the templates beside this file; every value is escaped."""
+    """Fills one of the templates beside this file; escapes every value."""
     environment = Environment(
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
-        loader=FunctionLoader(text_of),
+        loader=FunctionLoader(read_asset),
     )
-    style, script = "".join(text_of(each) for each in STYLES), text_of(SCRIPT)
+    style, script = "".join(read_asset(each) for each in STYLES), read_asset(SCRIPT)
     return environment.get_template(name).render(
-        style=style, script=script, policy=policy(style, script), **values
+        style=style, script=script, policy=build_policy(style, script), **values
     )
 
 
-def text_of(name: str) -> str:
+def read_asset(name: str) -> str:
     return (resources.files("keyhole.report") / name).read_text(encoding="utf-8")
 
 
-def policy(style: str, script: str) -> str:
-    """The page's Content-Security-Policy: its own style and script, embedded images, nothing else.
+def build_policy(style: str, script: str) -> str:
+    """Returns the Content-Security-Policy: its own style and script, embedded images, no more.
 
-    Style and script are named by their hashes, so that neither an inline handler nor a style
-    attribute nor a request is possible, even if something were left unescaped.
+    Style and script are named by their hashes, so that inline handlers, style attributes and
+    requests are impossible even if something were left unescaped.
     """
     return "; ".join(
         (
             "default-src 'none'",
             "img-src data:",
-            f"style-src {source(style)}",
-            f"script-src {source(script)}",
+            f"style-src {hash_source(style)}",
+            f"script-src {hash_source(script)}",
             "base-uri 'none'",
             "form-action 'none'",
         )
     )
 
 
-def source(text: str) -> str:
-    """A text as a policy names it.
+def hash_source(text: str) -> str:
+    """Returns the hash by which a policy names a text.
 
-    >>> source("")
+    >>> hash_source("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
     """
     digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

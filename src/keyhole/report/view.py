@@ -1,4 +1,4 @@
-"""What a report shows, worked out before any page or table is drawn."""
+"""Computes what a report shows, for the page and for the terminal."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED,
 from keyhole.metrics import METRICS, Metric, Summary
 
 
-def headline(verdicts: Sequence[Verdict]) -> str:
-    """What became of all settings, in a sentence or two.
+def summarise_verdicts(verdicts: Sequence[Verdict]) -> str:
+    """Says in a sentence or two how many settings were broken.
 
-    Only those that were tested and scored can be broken or not; the others are counted apart.
+    Settings that were not tested or not scored are counted separately.
     """
     count = Counter(v.status for v in verdicts)
     broken, judged = count[BROKEN], count[BROKEN] + count[NOT_BROKEN]
@@ -40,7 +40,7 @@ def headline(verdicts: Sequence[Verdict]) -> str:
     else:
         words = [f"{broken} of {judged} settings were broken: in each of them {read}."]
     if count[NOT_SCORED]:
-        words.append(f"{count[NOT_SCORED]} could not be scored, for want of the truth.")
+        words.append(f"{count[NOT_SCORED]} could not be scored: the original images are not known.")
     if count[NOT_TESTED]:
         were = "was" if count[NOT_TESTED] == 1 else "were"
         words.append(f"{count[NOT_TESTED]} {were} not tested: no attack on images was run there.")
@@ -48,23 +48,23 @@ def headline(verdicts: Sequence[Verdict]) -> str:
 
 
 CHIPS = {BROKEN: "broken", NOT_BROKEN: "not", NOT_SCORED: "unsure", NOT_TESTED: "unsure"}
-"""The page's class for each status."""
+"""The CSS class of each status."""
 
 
-def number(metric: str, value: float) -> str:
-    """A value of one of Keyhole's own metrics, rounded for a reader.
+def format_value(metric: str, value: float) -> str:
+    """Formats a value of one of Keyhole's own metrics.
 
-    >>> number("psnr", 26.349), number("reid", 0.5), number("mse", 3.2e-13)
-    ('26.3', '50%', '3e-13')
+    >>> [format_value(*each) for each in (("psnr", 26.349), ("reid", 0.5), ("mse", 3.2e-13))]
+    ['26.3', '50%', '3e-13']
     """
     return METRICS[metric].format(value)
 
 
-def interval(metric: Metric, summary: Summary) -> str:
-    """The mean's 95% interval; nothing where all images agree.
+def format_interval(metric: Metric, summary: Summary) -> str:
+    """Formats the mean's 95% interval; empty if all images agree.
 
     >>> ssim, ends = METRICS["ssim"], ((0.1, 0.2), (-0.2, -0.1))
-    >>> [interval(ssim, Summary(0, low, high, 0, ())) for low, high in ends]
+    >>> [format_interval(ssim, Summary(0, low, high, 0, ())) for low, high in ends]
     ['0.100–0.200', '-0.200 – -0.100']
     """
     low, high = metric.format(summary.low), metric.format(summary.high)
@@ -73,7 +73,7 @@ def interval(metric: Metric, summary: Summary) -> str:
 
 
 def describe_knowledge(finding: Finding) -> str:
-    """What this attacker knew, in words."""
+    """Says what this attacker knew."""
     words = []
     if finding.knowledge["defense"] is not None:
         words.append("knew the defense")
@@ -89,7 +89,7 @@ def describe_knowledge(finding: Finding) -> str:
 
 
 def caption_picture(finding: Finding, number: int) -> str:
-    """PSNR and SSIM of a kept picture, or else how sure the attacker is of it; "" of neither.
+    """Returns PSNR and SSIM of a picture, or else the attacker's confidence, or else "".
 
     ``number`` counts the kept pictures, of which each client has one.
     """
@@ -102,24 +102,24 @@ def caption_picture(finding: Finding, number: int) -> str:
 
 
 def confidence_at(finding: Finding, place: int) -> float | None:
-    """How sure the attacker is of one image; None where it does not say so of every image."""
+    """Returns the attacker's confidence in one image; None unless it gives one for every image."""
     complete = len(finding.confidence) == finding.victims * batch_size_of(finding)
     return finding.confidence[place] if complete else None
 
 
 def batch_size_of(finding: Finding) -> int:
-    """Only the first image of each client's batch is kept as a picture."""
+    """Returns the images of a client's batch, of which only the first is kept as a picture."""
     return int(finding.recipe["batch_size"])
 
 
-def skipped_lines(skipped: Sequence[Skipped]) -> list[str]:
-    """One line for each attack that did not apply, whatever the defense."""
+def list_skipped(skipped: Sequence[Skipped]) -> list[str]:
+    """Returns one line for each attack on a model that did not apply."""
     return list(dict.fromkeys(f"{s.attack} on {s.model}: {s.why}" for s in skipped))
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """One defense at several strengths before one attacker: values of one parameter and scores."""
+    """One attacker against one defense at several values of one parameter."""
 
     defense: str
     parameter: str
@@ -129,8 +129,8 @@ class Sweep:
     scores: tuple[Finding, ...]
 
 
-def sweeps(section: Section) -> dict[tuple[str, str], list[Sweep]]:
-    """Defenses that were tried at three or more values of one parameter, all else equal."""
+def find_sweeps(section: Section) -> dict[tuple[str, str], list[Sweep]]:
+    """Finds defenses that were tried at three or more values of one parameter, all else equal."""
     found: dict[tuple[str, str], list[Sweep]] = {}
     groups: dict[tuple[str, str, str, str], list[Finding]] = {}
     for f in section.findings:
@@ -153,15 +153,15 @@ def sweeps(section: Section) -> dict[tuple[str, str], list[Sweep]]:
     return found
 
 
-def undefended(section: Section, attack: str) -> Finding | None:
-    """The same attack without a defense."""
+def find_undefended(section: Section, attack: str) -> Finding | None:
+    """Finds the result of the same attack without a defense."""
     return next(
         (f for f in section.findings if f.attack == attack and f.defense["name"] == "none"), None
     )
 
 
-def pairs(pictures: dict[str, Tensor]) -> list[tuple[Tensor | None, Tensor]]:
-    """Original, if it is known, and what was seen of it, uint8 ``[C, H, W]`` each."""
+def pair_pictures(pictures: dict[str, Tensor]) -> list[tuple[Tensor | None, Tensor]]:
+    """Pairs each original, if it is known, with what was seen of it, uint8 ``[C, H, W]`` each."""
     if "seen" not in pictures:
         return []
     seen = list(pictures["seen"])
@@ -169,8 +169,8 @@ def pairs(pictures: dict[str, Tensor]) -> list[tuple[Tensor | None, Tensor]]:
     return list(zip(truth, seen, strict=True))
 
 
-def heat_sheet(pictures: Mapping[str, dict[str, Tensor]]) -> dict[str, list[Tensor]]:
-    """Columns of overlays by defense, the images first; none where no defense was on updates.
+def arrange_heat_maps(pictures: Mapping[str, dict[str, Tensor]]) -> dict[str, list[Tensor]]:
+    """Arranges overlays in columns by defense, the images first; none without such a defense.
 
     ``pictures`` are those kept of any row under each defense; uint8 ``[C, H, W]`` each.
     """
@@ -183,22 +183,22 @@ def heat_sheet(pictures: Mapping[str, dict[str, Tensor]]) -> dict[str, list[Tens
     return {"image": list(plain), **found}
 
 
-def heat_sheet_of(section: Section, store: Store) -> dict[str, list[Tensor]]:
-    """What the clients' networks look at without a defense and under each: columns by name."""
+def read_heat_maps(section: Section, store: Store) -> dict[str, list[Tensor]]:
+    """Reads what the clients' networks look at, without a defense and under each of them."""
     first = {label_defense(f.defense): f.key for f in reversed(section.findings)}
     order = dict.fromkeys(label_defense(f.defense) for f in section.findings)
-    return heat_sheet({name: store.pictures(first[name]) for name in order})
+    return arrange_heat_maps({name: store.pictures(first[name]) for name in order})
 
 
 Film = list[tuple[int, Tensor]]
-"""Iterations and the image as it was then, uint8 ``[C, H, W]``."""
+"""Iterations, and the image after each, uint8 ``[C, H, W]``."""
 
 FRAMES = 7
-"""Frames of a film that a page shows, at most."""
+"""The most frames of a film that a page shows."""
 
 
-def films(pictures: dict[str, Tensor]) -> list[Film]:
-    """How each kept image appeared: some frames of each victim's film, the last among them."""
+def choose_films(pictures: dict[str, Tensor]) -> list[Film]:
+    """Returns some frames of each victim's film, the last among them."""
     found = []
     for number in range(len(pictures.get("seen", ()))):
         if f"film.{number}" in pictures:

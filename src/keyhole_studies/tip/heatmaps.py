@@ -13,10 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.attacks.matching import use_precision
+from keyhole.auditing import read_versions
 from keyhole.defenses import (
     DEFENSES,
     CalibratedNoise,
     expected_noise_norm,
+    match_budget,
+    match_noise_norm,
 )
 from keyhole.device import find_device
 from keyhole.errors import BadValue

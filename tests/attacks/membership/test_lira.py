@@ -15,8 +15,8 @@ from keyhole.attacks.membership.target_training import ReportTrained
 from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
 from keyhole.metrics.membership import auc
-from keyhole.registry import parse_call
 from keyhole.seeds import derive
+from keyhole.spelling import parse_call
 
 
 def area(scores: torch.Tensor) -> float:
