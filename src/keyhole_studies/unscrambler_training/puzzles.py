@@ -16,8 +16,7 @@ from keyhole.attacks.jigsaw.regions import (
     match_planes,
     reorder_pieces,
 )
-from keyhole.defenses import Csvar
-from keyhole.defenses.regions import find_sensitive_regions
+from keyhole.defenses import Csvar, find_sensitive_regions
 
 ALIKE = 1e-3
 """Blocks that differ by less than this are equally right."""
