@@ -45,6 +45,8 @@ class Knowledge:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     batch_size: int = 1
+    clients: int = 1
+    """How many clients the update is the mean of; ``batch_size`` counts the images of all."""
     labels: Tensor | None = None
     masks: tuple[Tensor, ...] | None = None
     """The client's own dropout masks: one bool tensor a site, ``[steps * batch, ...]``."""
@@ -90,6 +92,27 @@ class Knowledge:
             "server": "honest but curious" if self.altered_model is None else "malicious",
             "altered_model": self.altered_model,
         }
+
+
+@dataclass(frozen=True)
+class PublicKnowledge:
+    """What a server knows before any update has come back: a malicious one lays its trap by it.
+
+    Args:
+        shape: The images' shape, ``(C, H, W)``.
+        classes: How many classes there are.
+        images: Public images as model inputs, ``[n, C, H, W]``: none of them is a client's.
+        batch_size: How many images each client trains on.
+        steps: How many local steps clients take.
+        clients: How many clients' updates the server gets as one sum.
+    """
+
+    shape: tuple[int, int, int]
+    classes: int
+    images: Tensor
+    batch_size: int = 1
+    steps: int = 1
+    clients: int = 1
 
 
 @dataclass(frozen=True)

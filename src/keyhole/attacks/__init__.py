@@ -5,6 +5,7 @@ from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.generative.gifd import Gifd
 from keyhole.attacks.interception import Interception, UndoneInterception
+from keyhole.attacks.malicious import Imprint, Loki, TrapWeights
 from keyhole.attacks.matching import (
     DeepLeakage,
     DiaRead,
@@ -26,6 +27,9 @@ CLOSED_FORM = (
     PatchLeastSquares,
     MjpSpan,
     April,
+    Imprint,
+    Loki,
+    TrapWeights,
     LabelInference,
     Interception,
     UndoneInterception,
@@ -62,17 +66,20 @@ __all__ = [
     "Gifd",
     "GradInversion",
     "GradViT",
+    "Imprint",
     "ImprovedDeepLeakage",
     "Interception",
     "InvertingGradients",
     "IterativeApril",
     "LabelInference",
     "LinearLeak",
+    "Loki",
     "Matching",
     "MjpInversion",
     "MjpSpan",
     "PatchLeastSquares",
     "Reconstruction",
+    "TrapWeights",
     "UndoneInterception",
     "UploadedInversion",
 ]

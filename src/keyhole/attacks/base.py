@@ -17,7 +17,7 @@ from keyhole.defenses.base import Defense
 from keyhole.defenses.capabilities import Capability
 from keyhole.errors import DoesNotFit
 from keyhole.registry import label_of, name_class, spell_part
-from keyhole.threat import Observation
+from keyhole.threat import Observation, PublicKnowledge
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ class Reconstruction:
     """Iteration and loss."""
     frames: tuple[tuple[int, Tensor], ...] = ()
     """Iteration and ``images`` as they were then."""
+    clients: Tensor | None = None
+    """Which client of a secure sum each image is believed to come from, ``[n]``."""
     masks: tuple[Tensor, ...] | None = None
     """Dropout masks, one tensor a site, where they were looked for."""
     notes: tuple[str, ...] = ()
@@ -83,8 +85,18 @@ class Attack(ABC):
         """Fields of Knowledge beyond the recipe that this attack must be told: ``labels``, ..."""
         return frozenset()
 
-    def alter(self, model: nn.Module) -> nn.Module:
+    def alter(self, model: nn.Module, public: PublicKnowledge | None = None) -> nn.Module:
         """The model as the server sends it out; only attacks that alter it override this."""
+        return model
+
+    def personalise(self, model: nn.Module, client: int, clients: int) -> nn.Module:
+        """The altered model as one client of a secure sum gets it; the same for all, unless said.
+
+        Args:
+            model: What :meth:`alter` returned.
+            client: The client's number within the sum.
+            clients: How many clients the sum has.
+        """
         return model
 
     @abstractmethod

@@ -115,7 +115,7 @@ def _defended(made: ResolvedStage, defense: Defense, model: nn.Module) -> list[A
         if attack.altered_model is None:
             continue
         try:
-            altered = attack.alter(model)
+            altered = attack.alter(model, made.public_knowledge())
             found.append(setting_of(made, defense, [attack], altered, Server(altered)))
         except DoesNotFit as error:
             refused.append(skip(attack.label, made, defense, str(error)))

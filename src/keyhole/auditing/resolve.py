@@ -34,7 +34,7 @@ from keyhole.models.modes import default_mode, has_batch_norm
 from keyhole.models.weights import fill_defense_weights, read_defense_weights
 from keyhole.seeds import generator
 from keyhole.settings import ClientMode
-from keyhole.threat import Attacker, Knowledge
+from keyhole.threat import Attacker, Knowledge, PublicKnowledge
 
 PUBLIC = 128
 """Public images that the null baselines and the gallery may use, at most."""
@@ -97,6 +97,16 @@ class ResolvedStage:
     @property
     def training(self) -> LocalTraining:
         return LocalTraining(self.stage.steps, self.stage.lr, self.mode)
+
+    def public_knowledge(self) -> PublicKnowledge:
+        """What the server knows before any client has replied."""
+        return PublicKnowledge(
+            shape=self.data.shape,
+            classes=len(self.data.classes),
+            images=self.data.normalise(self.data.images(self.public)),
+            batch_size=self.stage.batch_size,
+            steps=self.stage.steps,
+        )
 
     def knowledge(
         self,

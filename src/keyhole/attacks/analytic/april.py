@@ -24,7 +24,7 @@ from keyhole.attacks.analytic.linear_algebra import relative_residual, share_in_
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.errors import DoesNotFit
 from keyhole.models.anatomy import find_patch_embedding
-from keyhole.threat import Observation
+from keyhole.threat import Observation, PublicKnowledge
 
 QKV = "blocks.0.attn.qkv.weight"
 
@@ -89,7 +89,7 @@ class April(Attack):
     recovers_inputs: ClassVar[bool] = True
     altered_model: ClassVar[str | None] = "first block without LayerNorm 1 and residuals"
 
-    def alter(self, model: nn.Module) -> nn.Module:
+    def alter(self, model: nn.Module, public: PublicKnowledge | None = None) -> nn.Module:
         return strip_first_block(model)
 
     def incompatibilities(self, observation: Observation) -> list[str]:

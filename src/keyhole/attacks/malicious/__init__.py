@@ -1,0 +1,10 @@
+"""Attacks by a server that lies: it changes the model before it sends it out.
+
+Each says in ``altered_model`` what it changes. Verdicts tell such a server from an honest one.
+"""
+
+from keyhole.attacks.malicious.imprint import Imprint
+from keyhole.attacks.malicious.loki import Loki
+from keyhole.attacks.malicious.trap_weights import TrapWeights
+
+__all__ = ["Imprint", "Loki", "TrapWeights"]
