@@ -5,7 +5,7 @@ from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.generative.gifd import Gifd
 from keyhole.attacks.interception import Interception, UndoneInterception
-from keyhole.attacks.malicious import Imprint, Loki, TrapWeights
+from keyhole.attacks.malicious import Fishing, Imprint, Loki, SingleOut, TrapWeights
 from keyhole.attacks.matching import (
     DeepLeakage,
     DiaRead,
@@ -47,6 +47,8 @@ ITERATIVE = (
     GradInversion,
     Gifd,
     MjpInversion,
+    Fishing,
+    SingleOut,
 )
 
 ATTACKS: Registry[Attack] = Registry(
@@ -63,6 +65,7 @@ __all__ = [
     "DeepLeakage",
     "DiaRead",
     "DropoutInversion",
+    "Fishing",
     "Gifd",
     "GradInversion",
     "GradViT",
@@ -79,6 +82,7 @@ __all__ = [
     "MjpSpan",
     "PatchLeastSquares",
     "Reconstruction",
+    "SingleOut",
     "TrapWeights",
     "UndoneInterception",
     "UploadedInversion",

@@ -89,13 +89,13 @@ class Attack(ABC):
         """The model as the server sends it out; only attacks that alter it override this."""
         return model
 
-    def personalise(self, model: nn.Module, client: int, clients: int) -> nn.Module:
+    def personalise(self, model: nn.Module, client: int, public: PublicKnowledge) -> nn.Module:
         """The altered model as one client of a secure sum gets it; the same for all, unless said.
 
         Args:
             model: What :meth:`alter` returned.
             client: The client's number within the sum.
-            clients: How many clients the sum has.
+            public: What the server knew when it altered the model.
         """
         return model
 

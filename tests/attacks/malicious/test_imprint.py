@@ -101,12 +101,13 @@ def test_knowing_the_noise_helps(observe, data):
 
 def sum_of_clients(attack: Loki, data: ImageSet, clients: int, batch: int):
     """What a server sees of clients under secure aggregation: the sum of their updates."""
-    model = attack.alter(network(), know(data, batch_size=batch, clients=clients))
+    public = know(data, batch_size=batch, clients=clients)
+    model = attack.alter(network(), public)
     total: dict[str, torch.Tensor] = {}
     for client in range(clients):
         indices = range(client * batch, (client + 1) * batch)
         update, _ = defended_update(
-            attack.personalise(model, client, clients),
+            attack.personalise(model, client, public),
             data.images(indices),
             data.labels[list(indices)],
             data=data,

@@ -49,11 +49,10 @@ class Loki(Imprint):
         every = thresholds.repeat(public.clients)
         return insert_block(model, ImprintBlock(row, every, sparse=False, gain=self.gain))
 
-    def personalise(self, model: nn.Module, client: int, clients: int) -> nn.Module:
+    def personalise(self, model: nn.Module, client: int, public: PublicKnowledge) -> nn.Module:
         own = copy.deepcopy(model)
-        bias = own.get_parameter(BIAS)
-        blocks = bias.data.view(clients, -1)
-        blocks[torch.arange(clients) != client] = DEAD
+        rows_by_client = own.get_parameter(BIAS).data.view(public.clients, -1)
+        rows_by_client[torch.arange(public.clients) != client] = DEAD
         return own
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
