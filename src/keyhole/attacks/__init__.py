@@ -5,7 +5,7 @@ from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.generative.gifd import Gifd
 from keyhole.attacks.interception import Interception, UndoneInterception
-from keyhole.attacks.malicious import Fishing, Imprint, Loki, SingleOut, TrapWeights
+from keyhole.attacks.malicious import Fishing, Imprint, ImprintWeights, Loki, SingleOut, TrapWeights
 from keyhole.attacks.matching import (
     DeepLeakage,
     DiaRead,
@@ -28,6 +28,7 @@ CLOSED_FORM = (
     MjpSpan,
     April,
     Imprint,
+    ImprintWeights,
     Loki,
     TrapWeights,
     LabelInference,
@@ -70,6 +71,7 @@ __all__ = [
     "GradInversion",
     "GradViT",
     "Imprint",
+    "ImprintWeights",
     "ImprovedDeepLeakage",
     "Interception",
     "InvertingGradients",

@@ -87,8 +87,13 @@ class Imprint(Attack):
         block = observation.model.get_submodule(NAME)
         assert isinstance(block, ImprintBlock)
         knowledge, gradient = observation.knowledge, observation.update.gradient()
-        images = self.read_images(
-            observation, block, gradient[WEIGHT], gradient[BIAS], knowledge.batch_size
+        images = read_images(
+            observation,
+            gradient[WEIGHT],
+            gradient[BIAS],
+            cumulative=not block.sparse,
+            most=knowledge.batch_size,
+            noise=white_noise(observation, WEIGHT).sigma,
         )
         if not len(images):
             return Reconstruction(diagnostics={"images": 0})
@@ -98,33 +103,32 @@ class Imprint(Attack):
             diagnostics={"images": len(images)},
         )
 
-    def read_images(
-        self,
-        observation: Observation,
-        block: ImprintBlock,
-        weight: Tensor,
-        bias: Tensor,
-        most: int,
-    ) -> Tensor:
-        """Returns the images of the fullest bins of a ladder, ``[n, C, H, W]``, n at most ``most``.
 
-        Args:
-            observation: What the server saw.
-            block: The block that the ladder belongs to.
-            weight: The gradient of the ladder's rows, ``[k, D]``.
-            bias: The gradient of their biases, ``[k]``.
-            most: How many images the ladder can hold.
-        """
-        noise = white_noise(observation, WEIGHT).sigma
-        shape = observation.knowledge.shape
-        if noise == 0:
-            bins = read_bins(weight, bias, cumulative=not block.sparse, most=most)
-            return bins.images.view(-1, *shape)
-        bins, left = read_noisy_bins(
-            weight, bias, cumulative=not block.sparse, most=most, noise=noise
-        )
-        images = bins.images.view(-1, *shape)
-        variances = left / bins.bias.square()
-        for image, variance in zip(images, variances, strict=True):
-            image.copy_(wiener(image, float(variance)))
-        return images
+def read_images(
+    observation: Observation,
+    weight: Tensor,
+    bias: Tensor,
+    *,
+    cumulative: bool,
+    most: int,
+    noise: float,
+) -> Tensor:
+    """Returns the images of the fullest bins of a ladder, ``[n, C, H, W]``, n at most ``most``.
+
+    Args:
+        observation: What the server saw.
+        weight: The gradient of the ladder's rows, ``[k, C * H * W]``.
+        bias: The gradient of their biases, ``[k]``.
+        cumulative: Whether every row below an image's value fires, and not one row alone.
+        most: How many images the ladder can hold.
+        noise: The standard deviation of noise that is known to be in the gradient.
+    """
+    shape = observation.knowledge.shape
+    if noise == 0:
+        bins = read_bins(weight, bias, cumulative=cumulative, most=most)
+        return bins.images.view(-1, *shape)
+    bins, left = read_noisy_bins(weight, bias, cumulative=cumulative, most=most, noise=noise)
+    images = bins.images.view(-1, *shape)
+    for image, variance in zip(images, left / bins.bias.square(), strict=True):
+        image.copy_(wiener(image, float(variance)))
+    return images

@@ -11,9 +11,10 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from keyhole.attacks.analytic.linear_algebra import share_in_range
+from keyhole.attacks.analytic.noise import white_noise
 from keyhole.attacks.base import Reconstruction
-from keyhole.attacks.malicious.imprint import BIAS, WEIGHT, Imprint
-from keyhole.attacks.malicious.imprint_block import NAME, ImprintBlock, insert_block
+from keyhole.attacks.malicious.imprint import BIAS, WEIGHT, Imprint, read_images
+from keyhole.attacks.malicious.imprint_block import ImprintBlock, insert_block
 from keyhole.errors import DoesNotFit
 from keyhole.threat import Observation, PublicKnowledge
 
@@ -56,14 +57,13 @@ class Loki(Imprint):
         return own
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
-        block = observation.model.get_submodule(NAME)
-        assert isinstance(block, ImprintBlock)
         knowledge, gradient = observation.knowledge, observation.update.gradient()
         weights = gradient[WEIGHT].tensor_split(knowledge.clients)
         biases = gradient[BIAS].tensor_split(knowledge.clients)
         most = knowledge.batch_size // knowledge.clients
+        noise = white_noise(observation, WEIGHT).sigma
         found = [
-            self.read_images(observation, block, weight, bias, most)
+            read_images(observation, weight, bias, cumulative=True, most=most, noise=noise)
             for weight, bias in zip(weights, biases, strict=True)
         ]
         images = torch.cat(found)
