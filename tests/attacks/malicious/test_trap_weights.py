@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from keyhole.attacks import LinearLeak, TrapWeights
-from keyhole.attacks.malicious.trap_weights import choose_factors
+from keyhole.attacks.malicious.trap_weights import draw_rare_rows, find_constant
 from keyhole.data import load
 from keyhole.errors import DoesNotFit
 from keyhole.models import build
@@ -20,15 +21,25 @@ def setting(batch: int):
     return data, model, PublicKnowledge(data.shape, 10, public, batch_size=batch)
 
 
-def test_images_of_a_batch_are_read_that_plain_weights_hide(observe):
-    data, model, public = setting(batch=16)
+def with_bias() -> nn.Module:
+    torch.manual_seed(0)
+    layers = [nn.Linear(64, 512), nn.ReLU(), nn.Linear(512, 64), nn.ReLU(), nn.Linear(64, 10)]
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_images_of_a_batch_are_read_that_plain_weights_hide(observe, bias):
+    """The layer without a bias has no thresholds of its own: pixels that never change serve."""
+    data, model, public = setting(batch=32)
+    model = with_bias() if bias else model
     attack = TrapWeights()
-    trapped = observe(attack.alter(model, public), data, range(16))
-    plain = observe(model, data, range(16))
+    trapped = observe(attack.alter(model, public), data, range(32))
+    plain = observe(model, data, range(32))
     caught = sum(d > 40 for d in trapped.best_decibels(attack(trapped.observation)))
-    hidden = LinearLeak()(plain.observation)
-    assert caught >= 4
-    assert hidden.images is None or max(plain.best_decibels(hidden)) < 40
+    shown = LinearLeak()(plain.observation)
+    unaided = [] if shown.images is None else plain.best_decibels(shown)
+    assert caught >= 16
+    assert caught >= 3 * sum(decibels > 40 for decibels in unaided)
 
 
 def test_the_architecture_stays_as_it_is():
@@ -47,12 +58,20 @@ def test_published_rows_have_a_negative_and_a_damped_positive_half():
     assert abs(float(ratio) - 0.95) < 0.02
 
 
-def test_factors_are_chosen_so_that_a_share_of_images_fires():
-    draw = torch.Generator().manual_seed(0)
-    raised, lowered = (torch.rand(5, 400, generator=draw, dtype=torch.double) for _ in range(2))
-    factors = choose_factors(raised, -lowered, 0.1)
-    fired = (factors[:, None] * raised > lowered).double().mean(1)
-    assert torch.allclose(fired, torch.full((5,), 0.1, dtype=torch.double), atol=0.01)
+def test_a_share_of_images_exceeds_the_thresholds():
+    data, _, public = setting(batch=16)
+    rows, thresholds = draw_rare_rows(200, public.images.flatten(1), 0.1)
+    others = data.normalise(data.images(range(400))).flatten(1)
+    fired = (others @ rows.T > thresholds).double().mean()
+    assert 0.05 < float(fired) < 0.2
+
+
+def test_a_constant_feature_is_one_for_images_it_was_not_found_on():
+    data, _, public = setting(batch=16)
+    weights = find_constant(public.images.flatten(1))
+    others = data.normalise(data.images(range(400))).flatten(1) @ weights
+    assert abs(float(others.mean()) - 1) < 0.02
+    assert float(others.std()) < 0.05
 
 
 @pytest.mark.parametrize(("name", "why"), [("lenet", "convolution"), ("vit-small", "patches")])
