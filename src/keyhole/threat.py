@@ -43,7 +43,8 @@ class Knowledge:
         mean: Mean of each channel by which pixels in [0, 1] are normalised. Mean and deviation
             belong to the training recipe, which server and clients share.
         std: Standard deviation of each channel by which pixels are normalised.
-        batch_size: Images in one batch of the client.
+        batch_size: Images in one batch of the client; under secure aggregation, of all clients.
+        clients: How many clients the update is the mean of.
         labels: The client's labels ``[n]``; None: unknown.
         masks: The client's own dropout masks, one bool tensor ``[steps * batch, ...]`` per
             dropout layer; None: unknown.
@@ -64,6 +65,7 @@ class Knowledge:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     batch_size: int = 1
+    clients: int = 1
     labels: Tensor | None = None
     masks: tuple[Tensor, ...] | None = None
     intercepted: tuple[Tensor, ...] | None = None
@@ -110,6 +112,27 @@ class Knowledge:
             "server": "honest but curious" if self.altered_model is None else "malicious",
             "altered_model": self.altered_model,
         }
+
+
+@dataclass(frozen=True)
+class PublicKnowledge:
+    """What a server knows before any update has come back: a malicious one lays its trap by it.
+
+    Args:
+        shape: The images' shape, ``(C, H, W)``.
+        classes: How many classes there are.
+        images: Public images as model inputs, ``[n, C, H, W]``: none of them is a client's.
+        batch_size: How many images each client trains on.
+        steps: How many local steps clients take.
+        clients: How many clients' updates the server gets as one sum.
+    """
+
+    shape: tuple[int, int, int]
+    classes: int
+    images: Tensor
+    batch_size: int = 1
+    steps: int = 1
+    clients: int = 1
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from keyhole.attacks.families import CLOSED_FORM, ITERATIVE
     from keyhole.attacks.generative.gifd import Gifd
     from keyhole.attacks.interception import Interception, UndoneInterception
+    from keyhole.attacks.malicious import (
+        Fishing,
+        Imprint,
+        ImprintWeights,
+        Loki,
+        SingleOut,
+        TrapWeights,
+    )
     from keyhole.attacks.matching import (
         DeepLeakage,
         DiaRead,
@@ -37,20 +45,26 @@ __all__ = [
     "DeepLeakage",
     "DiaRead",
     "DropoutInversion",
+    "Fishing",
     "Gifd",
     "GradInversion",
     "GradViT",
+    "Imprint",
+    "ImprintWeights",
     "ImprovedDeepLeakage",
     "Interception",
     "InvertingGradients",
     "IterativeApril",
     "LabelInference",
     "LinearLeak",
+    "Loki",
     "Matching",
     "MjpInversion",
     "MjpSpan",
     "PatchLeastSquares",
     "Reconstruction",
+    "SingleOut",
+    "TrapWeights",
     "UndoneInterception",
     "UploadedModelInversion",
     "Wiig",
@@ -61,6 +75,10 @@ CLOSED_FORM_TABLE = {
     "patch-lstsq": "keyhole.attacks.analytic:PatchLeastSquares",
     "mjp-span": "keyhole.attacks.mjp:MjpSpan",
     "april": "keyhole.attacks.analytic:April",
+    "imprint": "keyhole.attacks.malicious:Imprint",
+    "imprint-weights": "keyhole.attacks.malicious:ImprintWeights",
+    "loki": "keyhole.attacks.malicious:Loki",
+    "trap-weights": "keyhole.attacks.malicious:TrapWeights",
     "labels": "keyhole.attacks.analytic:LabelInference",
     "intercept": "keyhole.attacks.interception:Interception",
     "intercept-undo": "keyhole.attacks.interception:UndoneInterception",
@@ -78,6 +96,8 @@ ITERATIVE_TABLE = {
     "gradinversion": "keyhole.attacks.matching:GradInversion",
     "gifd": "keyhole.attacks.generative.gifd:Gifd",
     "mjp-ig": "keyhole.attacks.mjp:MjpInversion",
+    "fishing": "keyhole.attacks.malicious:Fishing",
+    "single-out": "keyhole.attacks.malicious:SingleOut",
 }
 
 ATTACKS: Registry["Attack"] = Registry(

@@ -17,7 +17,7 @@ from keyhole.defenses.base import Defense
 from keyhole.defenses.capabilities import Capability
 from keyhole.errors import DoesNotFit
 from keyhole.registry import label_of, name_class, spell_part
-from keyhole.threat import Observation
+from keyhole.threat import Observation, PublicKnowledge
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Reconstruction:
             without the truth.
         loss_curve: Pairs of iteration and loss.
         frames: Pairs of iteration and ``images`` as they were then.
+        clients: Which client of a secure sum each image is believed to be from, ``[n]``.
         masks: Dropout masks, one tensor per dropout layer, if the attack looked for them.
         notes: What a reader should know about how it was computed, one line each.
         diagnostics: Numbers that explain the result, such as condition, residual, iterations.
@@ -42,6 +43,7 @@ class Reconstruction:
     confidence: Tensor | None = None
     loss_curve: tuple[tuple[int, float], ...] = ()
     frames: tuple[tuple[int, Tensor], ...] = ()
+    clients: Tensor | None = None
     masks: tuple[Tensor, ...] | None = None
     notes: tuple[str, ...] = ()
     diagnostics: dict[str, float] = field(default_factory=dict)
@@ -86,11 +88,22 @@ class Attack(ABC):
         """Fields of :class:`Knowledge` that the attack needs besides the recipe: ``labels``, ..."""
         return frozenset()
 
-    def alter(self, model: nn.Module) -> nn.Module:
+    def alter(self, model: nn.Module, public: PublicKnowledge | None = None) -> nn.Module:
         """Returns the model as the server sends it out; only malicious servers change it.
 
         Args:
             model: The global model; it is left as it is.
+            public: What the server knows of the federation; None: nothing.
+        """
+        return model
+
+    def personalise(self, model: nn.Module, client: int, public: PublicKnowledge) -> nn.Module:
+        """Returns the altered model for one client of a secure sum; by default, all get the same.
+
+        Args:
+            model: What :meth:`alter` returned.
+            client: The client's number within the sum.
+            public: What the server knew when it altered the model.
         """
         return model
 

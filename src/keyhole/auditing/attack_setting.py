@@ -128,7 +128,8 @@ def _build_defended_settings(
         if attack.altered_model is None:
             continue
         try:
-            settings.append(build_setting(resolved, defense, [attack], attack.alter(model)))
+            altered = attack.alter(model, resolved.build_public_knowledge())
+            settings.append(build_setting(resolved, defense, [attack], altered))
         except DoesNotFit as error:
             skipped.append(build_skipped(attack.label, resolved, defense, str(error)))
     if skipped:
@@ -213,15 +214,16 @@ def find_incompatibilities(
         for name, parameter in server.sent.named_parameters()
         if resolved.reported is None or name in resolved.reported
     }
-    blank = torch.zeros(1, *resolved.data.shape).expand(stage.batch_size, -1, -1, -1)
+    count = stage.images_per_update
+    blank = torch.zeros(1, *resolved.data.shape).expand(count, -1, -1, -1)
     knowledge = resolved.build_knowledge(
         defense,
         attack,
         choose_attackers(attack, defense)[0],
-        torch.zeros(stage.batch_size, dtype=torch.long),
+        torch.zeros(count, dtype=torch.long),
         intercepted=(blank,),
     )
-    update = Update(zeros, stage.steps, stage.lr or 1.0, stage.batch_size)
+    update = Update(zeros, stage.steps, stage.lr or 1.0, count)
     observation = server.receive(update, knowledge)
     reasons = attack.incompatibilities(observation)
     absent = [] if reasons else sorted(attack.reads(observation) - set(zeros))
@@ -233,6 +235,8 @@ def _find_unavailable(attack: Attack, resolved: ResolvedStage, defense: Defense)
     captured = resolved.stage.captured is not None
     if captured and "masks" in attack.given:
         return "nobody knows the dropout masks of a captured client"
+    if resolved.stage.aggregate > 1 and "masks" in attack.given:
+        return "masks are given for single clients, not for a secure sum"
     if "intercepted" in attack.given and not defense.images_travel:
         return "under this defense no image leaves the client"
     if captured and "intercepted" in attack.given:

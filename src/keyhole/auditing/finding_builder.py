@@ -62,6 +62,7 @@ def describe_recipe(setting: AttackSetting) -> dict[str, Any]:
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return {
         **resolved.stage.model_dump(mode="json", exclude={"defenses", "attacks", "model", "data"}),
+        "batch_size": resolved.stage.images_per_update,
         "image_size": list(resolved.data.size),
         "mean": list(resolved.data.mean),
         "std": list(resolved.data.std),
@@ -69,7 +70,7 @@ def describe_recipe(setting: AttackSetting) -> dict[str, Any]:
         "seed": resolved.seed,
         "fingerprint": resolved.fingerprint,
         "indices": [list(batch) for batch in resolved.victims],
-        "gallery": len(resolved.victims) * resolved.stage.batch_size + len(resolved.public),
+        "gallery": len(resolved.victims) * resolved.stage.images_per_update + len(resolved.public),
         "scored": resolved.scored,
         "left_out": list(setting.left_out),
         "clients_did": resolved.clients_did,

@@ -54,6 +54,7 @@ class RecipeFacts(BaseModel):
     """What a report needs of the recipe."""
 
     batch_size: Count
+    aggregate: Count = 1
     image_size: tuple[Count, Count]
     steps: Count
     lr: Annotated[float, Field(gt=0)] | None

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from keyhole.auditing.attack_setting import AttackSetting
 from keyhole.auditing.recording_defense import RecordingDefense
@@ -44,32 +46,82 @@ def observe_client(setting: AttackSetting, victim: int) -> ObservedClient:
         update = setting.captured[victim]()
         knowledge = setting.build_knowledge(setting.runs[0], labels)
         return ObservedClient(victim, setting.server.receive(update, knowledge, client=victim))
-    updates, masks, intercepted, telemetry = _train_client(setting, victim)
-    observation = setting.server.receive(
-        updates[-1],
-        setting.build_knowledge(setting.runs[0], labels, masks),
-        client=victim,
-        earlier=updates[:-1],
+    sent = (_train_client if setting.resolved.stage.aggregate == 1 else _train_group)(
+        setting, victim
     )
-    return ObservedClient(victim, observation, masks, intercepted, telemetry)
+    observation = setting.server.receive(
+        sent.updates[-1],
+        setting.build_knowledge(setting.runs[0], labels, sent.masks),
+        client=victim,
+        earlier=sent.updates[:-1],
+    )
+    return ObservedClient(victim, observation, sent.masks, sent.intercepted, sent.telemetry)
 
 
-def _train_client(
-    setting: AttackSetting, victim: int
-) -> tuple[list[Update], tuple[Tensor, ...], tuple[Tensor, ...], Telemetry]:
-    """The updates that a client sends, the last one's masks, its images, the last telemetry."""
+@dataclass(frozen=True)
+class _Sent:
+    """What left one client: its updates, and what belongs to the last of them."""
+
+    updates: tuple[Update, ...]
+    masks: tuple[Tensor, ...]
+    intercepted: tuple[Tensor, ...]
+    telemetry: Telemetry
+
+
+def _train_client(setting: AttackSetting, victim: int) -> _Sent:
+    """Lets one client train on all images of a victim."""
     resolved = setting.resolved
-    like = next(setting.model.parameters())
     draw = generator(resolved.seed, "client", victim)
+    return _train(setting, setting.model, resolved.victims[victim], draw)
+
+
+def _train_group(setting: AttackSetting, victim: int) -> _Sent:
+    """Lets the clients of one secure sum train; the server gets the mean of their updates."""
+    resolved = setting.resolved
+    stage, public = resolved.stage, resolved.build_public_knowledge()
+    parts = torch.tensor(resolved.victims[victim]).view(stage.aggregate, stage.batch_size)
+    attack = setting.runs[0].attack  # one that alters the model is alone in its setting
+    clients = [
+        _train(
+            setting,
+            attack.personalise(setting.model, client, public),
+            part.tolist(),
+            generator(resolved.seed, "client", victim, client),
+        )
+        for client, part in enumerate(parts)
+    ]
+    rounds = zip(*(client.updates for client in clients), strict=True)
+    seen = tuple(torch.cat(each) for each in zip(*(c.intercepted for c in clients), strict=True))
+    updates = tuple(_average(each, stage.images_per_update) for each in rounds)
+    return _Sent(updates, (), seen, clients[-1].telemetry)
+
+
+def _average(updates: Sequence[Update], images: int) -> Update:
+    """The mean of several clients' updates, as of one client with all their images."""
+    change = {
+        name: torch.stack([update.change[name] for update in updates]).mean(0)
+        if tensor.is_floating_point()
+        else tensor
+        for name, tensor in updates[0].change.items()
+    }
+    return replace(updates[0], change=change, batch_size=images, examples=images)
+
+
+def _train(
+    setting: AttackSetting, model: nn.Module, indices: Sequence[int], draw: torch.Generator
+) -> _Sent:
+    """Lets a client train ``model`` on the images of these indices, as often as the stage says."""
+    resolved = setting.resolved
+    like = next(model.parameters())
     memory: Memory = {}
     recording = RecordingDefense(setting.defense)
     updates: list[Update] = []
     for _ in range(resolved.stage.repeats):
         masks = MaskRecorder()
         update, telemetry = train_client(
-            setting.model,
-            resolved.data.images(resolved.victims[victim]).to(like),
-            resolved.labels_of(victim).to(like.device),
+            model,
+            resolved.data.images(indices).to(like),
+            resolved.data.labels[list(indices)].to(like.device),
             data=resolved.data,
             defense=recording if setting.defense.images_travel else setting.defense,
             generator=draw,
@@ -78,4 +130,4 @@ def _train_client(
             memory=memory,
         )
         updates.append(update)
-    return updates, masks.masks_by_site(), tuple(recording.recorded), telemetry
+    return _Sent(tuple(updates), masks.masks_by_site(), tuple(recording.recorded), telemetry)

@@ -60,6 +60,10 @@ class Stage(Settings):
     """The number of clients attacked."""
     batch_size: Count = 1
     """Images in a client's batch."""
+    aggregate: Count = 1
+    """Clients whose updates the server gets as one mean, as under secure aggregation.
+
+    Each victim is then one such group of clients."""
     image_size: str | int | None = None
     """Size to scale images to: 224, or 112x92 (height x width)."""
     mean: Means | None = None
@@ -106,16 +110,28 @@ class Stage(Settings):
 
     Needed only if the captured folder does not say so itself."""
 
+    @property
+    def images_per_update(self) -> int:
+        """Images behind one update that the server gets."""
+        return self.batch_size * self.aggregate
+
     @model_validator(mode="after")
     def _check_mean_and_std(self) -> Stage:
         check_mean_and_std(self.mean, self.std)
         return self
 
+    @model_validator(mode="after")
+    def _check_aggregate(self) -> Stage:
+        if self.captured is not None and self.aggregate > 1:
+            raise ValueError("aggregate: captured updates are attacked as the server got them")
+        return self
+
     @model_serializer(mode="wrap")
-    def _leave_out_empty_metrics(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leaves ``metrics`` out if there are none, as in plans of older versions."""
+    def _leave_out_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out fields that older versions did not have, as long as they change nothing."""
         values: dict[str, Any] = dump(self)
-        return {name: value for name, value in values.items() if name != "metrics" or value}
+        unchanged = {"metrics": not self.metrics, "aggregate": self.aggregate == 1}
+        return {name: value for name, value in values.items() if not unchanged.get(name)}
 
 
 class Plan(Settings):

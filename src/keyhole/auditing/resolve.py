@@ -26,7 +26,7 @@ from keyhole.models.modes import default_mode, has_batch_norm
 from keyhole.models.weights import fill_defense_weights, read_defense_weights
 from keyhole.seeds import generator
 from keyhole.settings import ClientMode
-from keyhole.threat import Attacker, Knowledge
+from keyhole.threat import Attacker, Knowledge, PublicKnowledge
 
 PUBLIC = 128
 """Public images that the null baselines and the gallery may use, at most."""
@@ -110,6 +110,17 @@ class ResolvedStage:
         """The labels of one victim's images."""
         return self.data.labels[list(self.victims[victim])]
 
+    def build_public_knowledge(self) -> PublicKnowledge:
+        """What the server knows before any client has replied."""
+        return PublicKnowledge(
+            shape=self.data.shape,
+            classes=len(self.data.classes),
+            images=self.data.normalise(self.data.images(self.public)),
+            batch_size=self.stage.batch_size,
+            steps=self.stage.steps,
+            clients=self.stage.aggregate,
+        )
+
     def build_knowledge(
         self,
         defense: Defense,
@@ -126,7 +137,8 @@ class ResolvedStage:
             classes=len(self.data.classes),
             mean=self.data.mean,
             std=self.data.std,
-            batch_size=self.stage.batch_size,
+            batch_size=self.stage.images_per_update,
+            clients=self.stage.aggregate,
             labels=labels.clone() if "labels" in given else None,
             masks=tuple(m.clone() for m in masks) if "masks" in given else None,
             intercepted=tuple(i.clone() for i in intercepted) if "intercepted" in given else None,
@@ -156,7 +168,7 @@ def resolve_stage(
     images = _load_images(stage, data, data_dir)
     network = _load_model(stage, model, images, seed)
     weights = stage.weights if model is None else None
-    victims, public = choose_victims(images, stage.victims, stage.batch_size, seed)
+    victims, public = choose_victims(images, stage.victims, stage.images_per_update, seed)
     mode = stage.client_mode or default_mode(network, stage.batch_size)
     return ResolvedStage(
         stage=stage.model_copy(update={"client_mode": mode}),

@@ -86,6 +86,8 @@ class Judge:
             images, chosen = self.match_to_truth(reconstruction.images, truth, normalisation)
             scores |= self.compare(images, truth, victim)
             scores["read"] = self._are_read(scores, victim)
+            if reconstruction.clients is not None:
+                scores["client"] = self._are_attributed(reconstruction.clients, chosen)
             if reconstruction.masks and len(masks) == len(reconstruction.masks):
                 scores |= metrics.mask_distances(reconstruction.masks, masks, chosen)
             if frames and chosen[0] >= 0:
@@ -157,6 +159,12 @@ class Judge:
             float(ssim >= READ_SSIM and ssim > null and reid > 0)
             for ssim, null, reid in zip(scores["ssim"], best, scores["reid"], strict=True)
         ]
+
+    def _are_attributed(self, clients: Tensor, chosen: Tensor) -> list[float]:
+        """1 for each image that was attributed to its own client of the secure sum, else 0."""
+        owners = torch.arange(len(chosen)) // self.resolved.stage.batch_size
+        believed = torch.cat([clients.cpu(), torch.tensor([-1])])[chosen.cpu()]
+        return (believed == owners).double().tolist()
 
     def _are_reidentified(self, images: Tensor, victim: int) -> Tensor:
         start = sum(len(batch) for batch in self.victims[:victim])

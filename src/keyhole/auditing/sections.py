@@ -46,13 +46,17 @@ class Section:
         recipe = self.findings[0].recipe
         counts = sorted({f.victims for f in self.findings})
         clients = " and ".join(str(n) for n in counts)
-        batch = recipe["batch_size"]
+        together = int(recipe.get("aggregate", 1))
+        batch = int(recipe["batch_size"]) // together
         images = "one image" if batch == 1 else f"{batch} images"
         size = "x".join(str(n) for n in recipe["image_size"])
         start = "given weights" if recipe["weights"] else f"random weights (seed {recipe['seed']})"
         if recipe.get("captured"):
             start = f"captured weights of round {recipe['rounds']}"
         shared = describe_shared(recipe)
+        if together > 1:
+            sums = f"{clients} secure sum{'' if counts == [1] else 's'} of {together} clients"
+            return f"{sums} of {images} each, {size} px; {start}; each client shares {shared}"
         if counts == [1]:
             return f"one client of {images}, {size} px; {start}; it shares {shared}"
         return f"{clients} clients of {images} each, {size} px; {start}; each shares {shared}"

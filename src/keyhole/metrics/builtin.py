@@ -74,6 +74,15 @@ EVERY: tuple[Metric, ...] = (
         percent=True,
     ),
     Metric(
+        name="client",
+        label="Client",
+        summary="share of a secure sum's images that were attributed to the right client",
+        leaks_high=True,
+        low=0.0,
+        high=1.0,
+        percent=True,
+    ),
+    Metric(
         name="mmd",
         label="MMD",
         summary="squared distance of dropout masks, mean over sites",

@@ -26,7 +26,7 @@ from keyhole.attacks.analytic.probes import capture_input, check_patch_embedding
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.errors import DoesNotFit
 from keyhole.models.anatomy import require_patch_embedding
-from keyhole.threat import Observation
+from keyhole.threat import Observation, PublicKnowledge
 
 FIRST_BLOCK = "blocks.0"
 QKV = f"{FIRST_BLOCK}.attn.qkv.weight"
@@ -101,7 +101,7 @@ class April(Attack):
     recovers_inputs: ClassVar[bool] = True
     altered_model: ClassVar[str | None] = "first block without LayerNorm 1 and residuals"
 
-    def alter(self, model: nn.Module) -> nn.Module:
+    def alter(self, model: nn.Module, public: PublicKnowledge | None = None) -> nn.Module:
         return strip_first_block(model)
 
     def incompatibilities(self, observation: Observation) -> list[str]:
