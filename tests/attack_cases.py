@@ -96,7 +96,10 @@ CASES = {
     "dia-read": Case(
         "mlp-dropping",
         "",
-        {"mlp": "no mask can be read from the update", "vit-small": "no mask can be read off"},
+        {
+            "mlp": "no mask can be read from the update",
+            "vit-small": "no mask can be read from the update",
+        },
     ),
     "april-iterative": Case(
         "vit-small",
