@@ -10,6 +10,7 @@ from keyhole.lazy import import_on_demand
 if TYPE_CHECKING:
     from keyhole.auditing.comparison import Comparison, compare_results
     from keyhole.auditing.finding import Finding
+    from keyhole.auditing.incoming import IncomingCheck, check_incoming, incoming_mod
     from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
     from keyhole.auditing.launch import audit, run_plan
     from keyhole.auditing.membership import infer_membership
@@ -27,6 +28,7 @@ __all__ = [
     "Comparison",
     "Finding",
     "GradientAttackResult",
+    "IncomingCheck",
     "MembershipPlan",
     "Plan",
     "Progress",
@@ -35,7 +37,9 @@ __all__ = [
     "Verdict",
     "attack_gradient",
     "audit",
+    "check_incoming",
     "compare_results",
+    "incoming_mod",
     "infer_membership",
     "load_result",
     "read_plan",

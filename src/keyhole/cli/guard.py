@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keyhole.cli.incoming import IncomingFiles, OwnImages, guard_incoming, read_indices
 from keyhole.cli.shared import ClientMode, DataDir, ImageSize, Json, Mean, Std
 from keyhole.errors import BadValue
 from keyhole.interrupts import INTERRUPTS
@@ -24,12 +25,26 @@ OTHERS = 256
 
 
 def guard(
-    before: Annotated[Path, typer.Option(help="The global weights the server sent, safetensors.")],
+    before: Annotated[
+        Path | None, typer.Option(help="The global weights the server sent, safetensors.")
+    ] = None,
     after: Annotated[
-        Path, typer.Option(help="The weights after local training: what would be uploaded.")
-    ],
-    model: Annotated[str, typer.Option(help="The model, by name.")],
-    data: Annotated[str, typer.Option(help="The client's images: a folder, or a data set.")],
+        Path | None, typer.Option(help="The weights after local training: what would be uploaded.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model, by name.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The client's images: a folder, or a data set.")
+    ] = None,
+    incoming: Annotated[
+        Path | None,
+        typer.Option(help="Check this model that the server sent, instead of an update."),
+    ] = None,
+    previous: Annotated[
+        Path | None, typer.Option(help="The model of the round before, beside --incoming.")
+    ] = None,
+    expected_hash: Annotated[
+        str | None, typer.Option(help="The hash that other clients got, beside --incoming.")
+    ] = None,
     images: Annotated[
         str | None, typer.Option(help="Which of them it trained on: 3,5; default: all.")
     ] = None,
@@ -53,9 +68,25 @@ def guard(
 
     Exit codes: 0 no attack tried reads an image; 1 an image was read: it leaks; 2 the input cannot
     be used; 4 no attack on images could be tried, so nobody knows.
+
+    With --incoming, check the model that the server sent before training on it: 0 no alarm;
+    1 alarm: do not train on it; 2 the input cannot be used. --model, --data, --previous and
+    --expected-hash each allow more checks.
     """
     mode = parse_mode(client_mode or "train")
     check_mean_and_std(mean, std)
+    if incoming is not None:
+        if before is not None or after is not None:
+            raise BadValue("give --incoming, or --before and --after: they check different things")
+        files = IncomingFiles(incoming, previous, expected_hash, model, defense)
+        own = OwnImages(data, images, image_size, mean, std, data_dir)
+        raise typer.Exit(guard_incoming(files, own, as_json=as_json))
+    if previous is not None or expected_hash is not None:
+        raise BadValue("--previous and --expected-hash belong to --incoming FILE: give that too")
+    if before is None or after is None or model is None or data is None:
+        given = {"--before": before, "--after": after, "--model": model, "--data": data}
+        absent = ", ".join(name for name, value in given.items() if value is None)
+        raise BadValue(f"{absent} missing: give them, or --incoming FILE for the server's model")
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing.guard import Guard, subtract_weights
         from keyhole.auditing.self_check import check_seconds, check_threshold
@@ -115,14 +146,3 @@ def verdict_lines(result: SelfCheck) -> list[str]:
     first = {True: "LEAKS: ", False: "", None: "NOT TESTED: "}[result.leaks] + result.words
     more = [each for each in (result.labels, result.membership) if each is not None]
     return [first, *map(str, more), *(f"note: {note}" for note in result.notes)]
-
-
-def read_indices(text: str | None, count: int) -> list[int]:
-    """Indices from ``3,5``; all without."""
-    if text is None:
-        return list(range(count))
-    parts = [part.strip() for part in text.split(",")]
-    bad = [part for part in parts if not part.isdecimal() or int(part) >= count]
-    if bad:
-        raise BadValue(f"images: there is no image {bad[0]!r} among {count}: write 3,5")
-    return [int(part) for part in parts]

@@ -1,0 +1,40 @@
+"""Whether the server sent the tensors of the client's own model, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from keyhole.auditing.incoming.result import Alarm
+from keyhole.auditing.incoming.subject import Tensors
+from keyhole.registry import shortened
+
+NAMED = 3
+"""Tensors that an alarm names."""
+
+
+def check_architecture(weights: Tensors, expected: Tensors, whose: str) -> Iterator[Alarm]:
+    """Compares names and shapes with those of a model that the client trusts.
+
+    Args:
+        weights: What the server sent.
+        expected: The trusted model's tensors.
+        whose: How sentences call the trusted model.
+    """
+    added = [name for name in weights if name not in expected]
+    missing = [name for name in expected if name not in weights]
+    if added:
+        sentence = f"{whose} does not have {list_names(added)}"
+        yield Alarm("added tensors", added[0], sentence)
+    if missing:
+        sentence = f"{whose} also has {list_names(missing)}"
+        yield Alarm("missing tensors", missing[0], sentence)
+    for name, tensor in weights.items():
+        if name in expected and tensor.shape != expected[name].shape:
+            sizes = f"{list(tensor.shape)}, where {whose} has {list(expected[name].shape)}"
+            yield Alarm("other shape", name, f"its shape is {sizes}")
+
+
+def list_names(names: list[str]) -> str:
+    """Names a few tensors and counts the others."""
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(shortened(name) for name in names[:NAMED]) + more
