@@ -39,7 +39,7 @@ FRESH = (
     *("efficientnet_b0", "vgg11_bn", "densenet121", "mixer_s32_224", "resmlp_12_224"),
     *("gmlp_ti16_224", "regnetx_002", "ghostnet_050", "mnasnet_small", "repvgg_a0", "levit_128s"),
     *("poolformer_s12", "cait_xxs24_224", "xcit_nano_12_p16_224", "tinynet_e", "lcnet_035"),
-    *("pit_ti_224", "visformer_tiny", "crossvit_tiny_240", "coat_lite_tiny", "mobilevit_xxs"),
+    *("pit_ti_224", "visformer_tiny", "pvt_v2_b0", "coat_lite_tiny", "mobilevit_xxs"),
 )
 """timm models of 30 kinds."""
 SMALL = {"clients": 4, "rounds": 3, "epochs": 4, "optimiser": "adam", "lr": 0.001}
