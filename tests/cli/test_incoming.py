@@ -80,8 +80,8 @@ def test_without_a_model_it_says_what_was_not_checked(keyhole: Keyhole) -> None:
         (("--incoming", "global.safetensors", "--before", "a"), "give --incoming, or --before"),
         (("--incoming", "global.safetensors", "--data", "digits"), "give --model too"),
         (("--previous", "global.safetensors"), "belong to --incoming FILE"),
-        (("--model", "lenet"), "--before, --after, --data missing"),
-        ((), "--before, --after, --model, --data missing"),
+        (("--model", "lenet"), "Missing option '--before', '--after', '--data': give it"),
+        ((), "Missing option '--before', '--after', '--model', '--data'"),
     ],
 )
 def test_bad_input_gets_one_clear_line(

@@ -79,14 +79,14 @@ def guard(
         if before is not None or after is not None:
             raise BadValue("give --incoming, or --before and --after: they check different things")
         files = IncomingFiles(incoming, previous, expected_hash, model, defense)
-        own = OwnImages(data, images, image_size, mean, std, data_dir)
-        raise typer.Exit(guard_incoming(files, own, as_json=as_json))
+        client = OwnImages(data, images, image_size, mean, std, data_dir)
+        raise typer.Exit(guard_incoming(files, client, as_json=as_json))
     if previous is not None or expected_hash is not None:
         raise BadValue("--previous and --expected-hash belong to --incoming FILE: give that too")
     if before is None or after is None or model is None or data is None:
         given = {"--before": before, "--after": after, "--model": model, "--data": data}
-        absent = ", ".join(name for name, value in given.items() if value is None)
-        raise BadValue(f"{absent} missing: give them, or --incoming FILE for the server's model")
+        absent = ", ".join(repr(name) for name, value in given.items() if value is None)
+        raise BadValue(f"Missing option {absent}: give it, or --incoming FILE for a server's model")
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing.guard import Guard, subtract_weights
         from keyhole.auditing.self_check import check_seconds, check_threshold

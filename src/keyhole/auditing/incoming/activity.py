@@ -78,7 +78,7 @@ def measure_slopes(module: nn.Module, values: Tensor) -> Tensor:
     """Returns the absolute slope of an activation at each of ``values``."""
     function = copy.copy(module)
     if hasattr(function, "inplace"):
-        function.inplace = False
+        setattr(function, "inplace", False)  # noqa: B010  a plain attribute, no child module
     function._forward_pre_hooks = type(module._forward_pre_hooks)()  # else it records itself
     points = values.detach().clone().requires_grad_(True)
     (slopes,) = torch.autograd.grad(function(points).sum(), points)

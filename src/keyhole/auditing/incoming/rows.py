@@ -52,7 +52,7 @@ def check_copies(layer: str, rows: Tensor, bias: Tensor | None) -> Iterator[Alar
         return
     count = f"{len(copies)} of {len(rows)} rows are copies of one another up to their scale"
     steps = None if bias is None else bias[copies] / norms_of(rows[copies])
-    if steps is None or len(steps.unique()) < COPIES:
+    if steps is None or len(set(steps.tolist())) < COPIES:
         yield Alarm("copied rows", layer, f"{count}; training makes no two rows alike")
         return
     low, high = float(steps.min()), float(steps.max())
