@@ -24,14 +24,18 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import normalize
 
 from keyhole.attacks import April, Attack, Fishing, Imprint, Loki, SingleOut, TrapWeights
 from keyhole.auditing import IncomingCheck, check_incoming
+from keyhole.auditing.incoming.rows import check_rows, find_copies
+from keyhole.auditing.incoming.subject import IncomingModel, choose_images, norms_of
 from keyhole.data import ImageSet, load
 from keyhole.errors import DoesNotFit
-from keyhole.federation import TrainingPlan, train
+from keyhole.federation import LocalTraining, TrainingPlan, local_update, train
 from keyhole.models import build
-from keyhole.threat import PublicKnowledge
+from keyhole.seeds import generator
+from keyhole.threat import Knowledge, PublicKnowledge, Server
 
 FRESH = (
     *("resnet18", "resnet26d", "resnext26ts", "vit_tiny_patch16_224", "deit_tiny_patch16_224"),
@@ -78,7 +82,13 @@ ATTACKS: dict[str, Attack] = {
     "april": April(),
 }
 ARCHITECTURES = ("mlp", "relu-mlp", "lenet", "resnet18", "vit-small")
-CLIENTS, PUBLIC = 4, 100
+CLIENTS, PUBLIC, BATCH = 4, 100, 16
+READ = 0.2
+"""Distance to an image, relative to its length, below which it counts as read."""
+HIDDEN = (0.0, 0.03, 0.1, 0.2, 0.5)
+"""Lengths of the noise by which a ladder is hidden."""
+QUIET = 12
+"""Directions in which public images vary least, of the digits' 64."""
 
 
 def small_vgg(classes: int, channels: int) -> nn.Module:
@@ -167,6 +177,57 @@ def check_attack(attack: Attack, name: str, data: ImageSet) -> dict[str, list[st
     }
 
 
+def hide_ladder(noise: float, data: ImageSet, *, quiet: bool) -> dict[str, Any]:
+    """An imprint whose rows differ by noise: what still looks alike, and what the server reads.
+
+    Args:
+        noise: The length of the noise, relative to that of a row.
+        data: The client's images and the server's public ones.
+        quiet: Whether the noise lies in the directions in which public images vary least, and the
+            biases make up for its mean.
+    """
+    attack, model = Imprint(bins=256, form="cumulative"), make("lenet", data, 0)
+    images = data.normalise(data.images(range(len(data) - 300, len(data))))
+    altered = attack.alter(model, PublicKnowledge(data.shape, len(data.classes), images))
+    rows = altered.get_parameter("imprint.measure.weight").data
+    change = noise * norms_of(rows)[:, None] * draw_directions(rows, images, quiet=quiet)
+    rows += change
+    if quiet:
+        altered.get_parameter("imprint.measure.bias").data -= change @ images.flatten(1).mean(0)
+    alarms = check_rows(IncomingModel(copy_tensors(altered.state_dict())))
+    values = data.normalise(data.images(choose_images(data))).flatten(1) @ rows.T
+    return {
+        "rows": [alarm.name for alarm in alarms if alarm.layer == "imprint.measure"],
+        "units alike on images": len(find_copies((values - values.mean(0)).T)),
+        "units": len(rows),
+        "read": count_read(attack, altered, data),
+        "images": BATCH,
+    }
+
+
+def draw_directions(rows: Tensor, images: Tensor, *, quiet: bool) -> Tensor:
+    """Random unit rows, in all directions or in those in which images vary least."""
+    draw = torch.randn(rows.shape, generator=generator(0, "hidden ladder")).to(rows)
+    if quiet:
+        flat = images.flatten(1)
+        least = torch.linalg.svd(flat - flat.mean(0))[2][-QUIET:]
+        draw = draw[:, :QUIET] @ least
+    return normalize(draw)
+
+
+def count_read(attack: Attack, altered: nn.Module, data: ImageSet) -> int:
+    """How many images of a client's batch the server reads."""
+    inputs = data.normalise(data.images(range(BATCH)))
+    training = LocalTraining(mode="eval")
+    update = local_update(altered, inputs, data.labels[:BATCH], training=training, seed=0)
+    known = Knowledge(data.shape, len(data.classes), data.mean, data.std, batch_size=BATCH)
+    found = attack(Server(altered).receive(update, known)).images
+    assert found is not None
+    truth = inputs.flatten(1).to(found)
+    errors = torch.cdist(truth, found.flatten(1)).amin(1) / norms_of(truth)
+    return int((errors < READ).sum())
+
+
 def names_of(found: IncomingCheck) -> list[str]:
     return list(dict.fromkeys(alarm.name for alarm in found.alarms))
 
@@ -198,6 +259,10 @@ def measure(fresh: int, trained: int, architectures: Sequence[str]) -> dict[str,
         "networks with an alarm": sum(bool(a) for g in honest.values() for a in g.values()),
         "honest": honest,
         "altered": altered,
+        "hidden ladder": {
+            kind: {str(noise): hide_ladder(noise, digits, quiet=quiet) for noise in HIDDEN}
+            for kind, quiet in (("in all directions", False), ("in quiet directions", True))
+        },
     }
 
 
@@ -211,6 +276,12 @@ def print_tables(found: dict[str, Any]) -> None:
         for name, views in rows.items():
             seen = "  ".join(f"{how}: {', '.join(a) or 'NOTHING'}" for how, a in views.items())
             print(f"{attack:<26} {name:<10} {seen}")
+    for kind, by_noise in found["hidden ladder"].items():
+        for noise, each in by_noise.items():
+            seen = ", ".join(each["rows"]) or "NOTHING"
+            alike = f"{each['units alike on images']} of {each['units']} units alike on images"
+            read = f"{each['read']} of {each['images']} images read"
+            print(f"ladder with noise {noise} {kind}: {seen}; {alike}; {read}")
 
 
 def main(argv: Sequence[str] | None = None) -> None:

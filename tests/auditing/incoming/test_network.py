@@ -59,6 +59,21 @@ def test_units_that_fire_for_few_images_are_found_with_images_alone() -> None:
     assert names(check_incoming(own, weights)) == []
 
 
+def test_a_ladder_that_noise_hides_is_found_with_images() -> None:
+    """Its rows differ, but only in directions in which images hardly do."""
+    weights = weights_of(make("relu-mlp"))
+    inputs = digits.normalise(digits.images(range(1400, 1797))).flatten(1)
+    quiet = torch.linalg.svd(inputs - inputs.mean(0))[2][-12:]
+    rows = torch.full((128, 64), 1 / 64) + 0.05 * random_rows(128, 12) @ quiet
+    middle = (inputs @ rows.T).mean(0)
+    weights["1.weight"], weights["1.bias"] = rows, torch.linspace(-0.5, 0.5, 128) - middle
+    own = make("relu-mlp", seed=1)
+    assert names(check_incoming(own, weights)) == []
+    found = check_incoming(own, weights, data=digits)
+    assert names(found) == ["ladder"]
+    assert "128 of its 128 units rise and fall together" in found.alarms[0].sentence
+
+
 def test_a_loss_that_no_training_leaves_is_found() -> None:
     weights = weights_of(make("relu-mlp"))
     weights["5.weight"] *= 100

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.auditing.incoming.result import Alarm
+from keyhole.auditing.incoming.rows import find_copies
 from keyhole.auditing.incoming.subject import IncomingModel
-from keyhole.models.anatomy import find_input_layer
+from keyhole.models.anatomy import InputLayer, find_input_layer
 
 FLAT = 1e-6
 """Slope of an activation below which nothing flows back through it in float32."""
@@ -22,6 +23,8 @@ RARE = 0.1
 """Share of images below which a first-layer unit fires rarely; fresh units fire for half."""
 LEAST_IMAGES = 32
 """Images needed to tell a rare unit from another."""
+ALIKE_SHARE = 0.25
+"""Share of units that respond alike; images that differ in brightness alone may make a few so."""
 NOT_ELEMENTWISE = (nn.Softmax, nn.Softmax2d, nn.LogSoftmax, nn.Softmin, nn.GLU)
 """Activations whose slope is not one number per value."""
 ACTIVATIONS = ("torch.nn.modules.activation", "timm.layers.activations")
@@ -92,23 +95,47 @@ def take_units(slopes: Tensor) -> Tensor:
     return slopes if slopes.ndim == 2 else slopes.flatten(1, -2).amax(1)
 
 
-@torch.no_grad()
-def check_rare_units(model: IncomingModel) -> Iterator[Alarm]:
-    """Finds a first layer most of whose units fire for few of the client's images."""
-    assert model.network is not None
-    assert model.inputs is not None
-    _, *shape = model.inputs.shape
-    first = find_input_layer(model.network, (shape[0], shape[1], shape[2]))
-    if isinstance(first, str) or first.tokens != 1 or len(model.inputs) < LEAST_IMAGES:
+def check_first_layer(model: IncomingModel) -> Iterator[Alarm]:
+    """Looks at what a first layer that sees all pixels makes of the client's images."""
+    first = find_first_layer(model)
+    if first is None:
         return
-    layer = model.network.get_submodule(first.layer)
-    assert isinstance(layer, nn.Linear)
-    values = layer(model.inputs.flatten(1)[:, first.layout[0].to(model.inputs.device)])
+    values = compute_values(model, first)
+    layer, (count, units) = first.layer, values.shape
+    if units < LEAST_UNITS or count < LEAST_IMAGES:
+        return
     fired = (values > 0).float().mean(0)
-    if len(fired) >= LEAST_UNITS and float(fired.median()) < RARE:
+    if float(fired.median()) < RARE:
         yield Alarm(
             "rare units",
-            first.layer,
-            f"half of its {len(fired)} units fire for less than {RARE:.0%} of {len(values)} "
-            "images, so that one image alone can be read from a batch",
+            layer,
+            f"half of its {units} units fire for less than {RARE:.0%} of {count} images, so that "
+            "one image alone can be read from a batch",
         )
+    alike = len(find_copies((values - values.mean(0)).T))
+    if alike >= ALIKE_SHARE * units:
+        yield Alarm(
+            "ladder",
+            layer,
+            f"{alike} of its {units} units rise and fall together over {count} images, so that "
+            "they differ in their thresholds alone",
+        )
+
+
+def find_first_layer(model: IncomingModel) -> InputLayer | None:
+    """Finds the first layer, if it is linear and sees all pixels."""
+    assert model.network is not None
+    assert model.inputs is not None
+    _, channels, height, width = model.inputs.shape
+    first = find_input_layer(model.network, (channels, height, width))
+    return None if isinstance(first, str) or first.tokens != 1 else first
+
+
+@torch.no_grad()
+def compute_values(model: IncomingModel, first: InputLayer) -> Tensor:
+    """Returns what each unit of the first layer makes of each image, ``[n, units]``."""
+    assert model.network is not None
+    assert model.inputs is not None
+    pixels = model.inputs.flatten(1)[:, first.layout[0].to(model.inputs.device)]
+    values: Tensor = model.network.get_submodule(first.layer)(pixels)
+    return values.float()

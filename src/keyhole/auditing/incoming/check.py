@@ -12,7 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from keyhole.auditing.incoming.activity import check_activity, check_rare_units
+from keyhole.auditing.incoming.activity import check_activity, check_first_layer
 from keyhole.auditing.incoming.architecture import check_architecture
 from keyhole.auditing.incoming.fingerprint import check_hash, hash_weights
 from keyhole.auditing.incoming.identities import check_identities
@@ -174,8 +174,8 @@ class _Examination:
             self.alarms += check_last_layer(subject)
             self.alarms += check_activity(subject)
             if self.data is not None:
-                self.checked += ["rare units", "loss"]
-                self.alarms += check_rare_units(subject)
+                self.checked += ["first layer", "loss"]
+                self.alarms += check_first_layer(subject)
                 self.alarms += check_loss(subject.network, self.weights, self.previous, self.data)
             else:
                 self.not_checked.append(NotChecked("loss", "it takes the client's own images"))

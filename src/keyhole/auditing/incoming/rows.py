@@ -12,16 +12,18 @@ from keyhole.auditing.incoming.result import Alarm
 from keyhole.auditing.incoming.subject import IncomingModel, norms_of
 from keyhole.seeds import generator
 
-PARALLEL = 0.999
+PARALLEL = 0.99
 """Cosine from which two rows are copies: no two rows of an honest network had more than 0.90."""
 PARALLEL_NARROW = 1 - 1e-6
 """The same for rows of few weights, such as depthwise filters, which training may make similar."""
 NARROW = 16
 """Weights up to which a row counts as narrow."""
-COPIES = 4
-"""Rows that must be copies of one another: two classes alone may train to opposite rows."""
+COPIES = 8
+"""Rows that must be copies of one: a few may train alike, and a ladder of fewer sorts nothing."""
 SKETCH = 64
 """Random directions in which rows are compared first: unrelated rows differ in some of them."""
+ALIKE = 0.95
+"""Cosine there from which rows are compared in full; it strays from the true one by 0.01."""
 MOST_ROWS = 4096
 """Rows of a layer that are compared with one another; of more, evenly spaced ones."""
 CONSTANT = 1e-3
@@ -77,7 +79,7 @@ def find_copies(rows: Tensor) -> Tensor:
         sketch = normalize(units @ draw.to(units))
     else:
         sketch = units
-    alike = (sketch @ sketch.T).abs() > 0.98
+    alike = (sketch @ sketch.T).abs() > ALIKE
     first = int(alike.sum(1).argmax())
     near = torch.where(alike[first])[0]
     parallel = (units[near] @ units[first]).abs()
