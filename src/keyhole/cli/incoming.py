@@ -75,8 +75,9 @@ def guard_incoming(files: IncomingFiles, own: OwnImages, *, as_json: bool) -> in
     data = own.load()
     if data is not None and files.model is None:
         raise BadValue("--data takes a network that sees the images: give --model too")
-    model = None if files.model is None else build_own_model(files, own, weights, data)
-    result = check_incoming(model, weights, previous, data, expected_hash=expected)
+    found = None if files.model is None else build_own_model(files, own, weights, data)
+    model, shape = found or (None, None)
+    result = check_incoming(model, weights, previous, data, shape=shape, expected_hash=expected)
     if as_json:
         say_json(result.to_json())
     else:
@@ -87,7 +88,7 @@ def guard_incoming(files: IncomingFiles, own: OwnImages, *, as_json: bool) -> in
 
 def build_own_model(
     files: IncomingFiles, own: OwnImages, weights: dict[str, Tensor], data: ImageSet | None
-) -> nn.Module:
+) -> tuple[nn.Module, tuple[int, int, int]]:
     """Builds the client's own model, for its images or for those that the weights tell of."""
     from keyhole.auditing.incoming.input_shape import build_for_weights
     from keyhole.data.image_set import parse_size
@@ -96,8 +97,8 @@ def build_own_model(
     assert files.model is not None
     size = parse_size(own.image_size) if data is None else data.size
     channels = None if data is None else data.shape[0]
-    model = build_for_weights(files.model, weights, size, channels)
-    return DEFENSES.parse(files.defense).prepare_model(model)
+    model, shape = build_for_weights(files.model, weights, size, channels)
+    return DEFENSES.parse(files.defense).prepare_model(model), shape
 
 
 def describe(result: IncomingCheck) -> list[str]:

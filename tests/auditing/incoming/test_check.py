@@ -44,6 +44,23 @@ def test_values_that_are_not_finite_are_an_alarm_and_nothing_else_is_run(value: 
     assert found.suspicious is True
 
 
+@pytest.mark.parametrize("kind", [torch.int64, torch.complex64, torch.bool])
+@pytest.mark.parametrize("has_model", [True, False])
+def test_weights_of_another_type_are_an_alarm(kind: torch.dtype, has_model: bool) -> None:
+    """A model would load them, and checks of floating tensors would not see them."""
+    weights = weights_of(make("lenet"))
+    weights["2.weight"] = torch.ones_like(weights["2.weight"]).to(kind)
+    found = check_incoming(make("lenet", seed=1) if has_model else None, weights)
+    assert (names(found), found.checked) == (["other type"], ("values",))
+
+
+def test_averaged_integer_buffers_are_honest() -> None:
+    weights = weights_of(make("resnet18"))
+    counts = {n: t.double() + 0.5 for n, t in weights.items() if n.endswith("tracked")}
+    assert counts
+    assert check_incoming(make("resnet18", seed=1), {**weights, **counts}).suspicious is False
+
+
 def test_no_weights_are_an_alarm() -> None:
     assert check_incoming(None, {}).suspicious is True
 
@@ -110,17 +127,20 @@ def test_the_weights_tell_classes_channels_and_image_size(
     name: str, classes: int, channels: int, size: int
 ) -> None:
     sent = weights_of(build(name, classes=classes, channels=channels, image_size=size))
-    found = build_for_weights(name, {**sent, "spy.weight": torch.zeros(3, 3)}).state_dict()
-    assert {n: t.shape for n, t in found.items()} == {n: t.shape for n, t in sent.items()}
+    model, shape = build_for_weights(name, {**sent, "spy.weight": torch.zeros(3, 3)})
+    shapes = {key: tensor.shape for key, tensor in model.state_dict().items()}
+    assert shapes == {key: tensor.shape for key, tensor in sent.items()}
+    assert shape == (channels, size, size)
 
 
 def test_the_user_is_told_what_to_give_where_they_do_not() -> None:
     sent = weights_of(build("mlp", classes=10, channels=1, image_size=13))
     with pytest.raises(BadValue, match="pass --image-size or --data"):
         build_for_weights("mlp", sent)
-    assert build_for_weights("mlp", sent, (13, 13)).state_dict()["1.weight"].shape == (512, 169)
-    other = build_for_weights("mlp", sent, (8, 8)).state_dict()
-    assert other["1.weight"].shape == (512, 64)
+    model, shape = build_for_weights("mlp", sent, (13, 13))
+    assert (model.state_dict()["1.weight"].shape, shape) == ((512, 169), (1, 13, 13))
+    model, _ = build_for_weights("mlp", sent, (8, 8))
+    assert model.state_dict()["1.weight"].shape == (512, 64)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from keyhole.auditing.incoming.result import Alarm
 from keyhole.auditing.incoming.subject import Tensors
 from keyhole.registry import shortened
+from keyhole.update import kind_of
 
 NAMED = 3
 """Tensors that an alarm names."""
@@ -32,6 +33,22 @@ def check_architecture(weights: Tensors, expected: Tensors, whose: str) -> Itera
         if name in expected and tensor.shape != expected[name].shape:
             sizes = f"{list(tensor.shape)}, where {whose} has {list(expected[name].shape)}"
             yield Alarm("other shape", name, f"its shape is {sizes}")
+
+
+def check_types(weights: Tensors, expected: Tensors) -> Iterator[Alarm]:
+    """Finds weights that are not floating numbers: a model loads them, and no check reads them.
+
+    Args:
+        weights: What the server sent.
+        expected: The client's own tensors, if it has the model.
+    """
+    for name, tensor in weights.items():
+        own = expected.get(name)
+        is_weight = name.endswith(("weight", "bias")) if own is None else own.is_floating_point()
+        if tensor.is_complex() or (is_weight and not tensor.is_floating_point()):
+            yield Alarm(
+                "other type", name, f"its values are {kind_of(tensor)}, not floating numbers"
+            )
 
 
 def list_names(names: list[str]) -> str:

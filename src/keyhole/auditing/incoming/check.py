@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.auditing.incoming.activity import check_activity, check_first_layer
-from keyhole.auditing.incoming.architecture import check_architecture
+from keyhole.auditing.incoming.architecture import check_architecture, check_types
 from keyhole.auditing.incoming.fingerprint import check_hash, hash_weights
 from keyhole.auditing.incoming.identities import check_identities
 from keyhole.auditing.incoming.input_shape import find_shape
@@ -106,11 +106,17 @@ class _Examination:
             return False
         if not self.weights:
             self.alarms.append(Alarm("no weights", "", "the model has no tensors at all"))
-        return bool(self.weights)
+        self.alarms += check_types(self.weights, {} if self.model is None else self.own_tensors())
+        return not any(alarm.name in ("no weights", "other type") for alarm in self.alarms)
+
+    def own_tensors(self) -> Tensors:
+        """Returns the tensors of the client's own model."""
+        assert self.model is not None
+        return dict(self.model.state_dict())
 
     def check_names(self) -> None:
         """Compares names and shapes with the client's own model, or with the previous round's."""
-        trusted = self.previous if self.model is None else self.model.state_dict()
+        trusted = self.previous if self.model is None else self.own_tensors()
         if trusted is None:
             why = "it takes the model's name, or the previous round's weights"
             self.not_checked.append(NotChecked("architecture", why))
@@ -123,7 +129,7 @@ class _Examination:
         """Puts the weights into a copy of the client's model, if they fit."""
         if self.model is None:
             return IncomingModel(self.weights, previous=self.previous)
-        own = dict(self.model.state_dict())
+        own = self.own_tensors()
         shape = find_shape(self.model, self.shape if self.data is None else self.data.shape)
         last = None if shape is None else find_logits_layer(self.model, shape)
         subject = IncomingModel(self.weights, own, last=last, previous=self.previous)
@@ -164,7 +170,11 @@ class _Examination:
         if subject.last_layer() is None:
             self.not_checked.append(NotChecked("last layer", "no linear layer gives the logits"))
         if subject.network is None:
-            why = "it takes the model's name and an image size that fits"
+            why = (
+                "the weights do not fit the client's own model"
+                if self.alarms_about_names()
+                else "it takes the client's own model, and the size of its images"
+            )
             self.not_checked.append(NotChecked("activity", why))
             self.checked.append("last layer")
             self.alarms += check_last_layer(subject)

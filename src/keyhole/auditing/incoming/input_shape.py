@@ -60,10 +60,11 @@ def square_shapes(features: int) -> Iterator[Shape]:
 
 def build_for_weights(
     name: str, weights: Tensors, size: Size | None = None, channels: int | None = None
-) -> nn.Module:
+) -> tuple[nn.Module, Shape]:
     """Builds the model of this name with the weights' number of classes, for images that fit.
 
-    If no usual size fits, raises :class:`BadValue`. A size that was given is taken as it is.
+    Returns the model and the shape of its images. If no usual size fits, raises
+    :class:`BadValue`. A size that was given is taken as it is.
 
     Args:
         name: The model, by name.
@@ -79,7 +80,8 @@ def build_for_weights(
             try:
                 classes = count_classes(name, weights, (count, *each))
                 if classes is not None:
-                    return build(name, classes=classes, channels=count, image_size=each)
+                    model = build(name, classes=classes, channels=count, image_size=each)
+                    return model, (count, *each)
             except DoesNotFit as error:
                 errors.append(error)
     if size is None:
@@ -89,7 +91,8 @@ def build_for_weights(
     if len(errors) == len(colours):
         raise errors[0]
     classes = count_rows(weights, None)
-    return build(name, classes=classes, channels=colours[-1], image_size=size)
+    model = build(name, classes=classes, channels=colours[-1], image_size=size)
+    return model, (colours[-1], *size)
 
 
 SOME_CLASSES = 7
