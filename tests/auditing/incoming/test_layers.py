@@ -106,11 +106,15 @@ def test_slopes_are_those_of_the_loss() -> None:
             assert torch.isclose(slopes[image, label], gradient.norm())
 
 
-def test_classes_that_send_nothing_are_found_though_all_have_weights() -> None:
+@pytest.mark.parametrize(("share", "is_muted"), [(1e-4, True), (0.03, True), (0.3, False)])
+def test_classes_that_send_little_are_found_though_all_have_weights(
+    share: float, is_muted: bool
+) -> None:
     weights = weights_of(make("relu-mlp"))
-    weights["5.weight"][1:] *= 1e-6
+    weights["5.weight"][1:] *= share
+    weights["5.bias"][0] -= 15  # class 0 looks unlikely
     found = check_incoming(make("relu-mlp", seed=1), weights, shape=(1, 8, 8))
-    assert "muted classes" in names(found.alarms)
+    assert names(found.alarms) == (["muted classes"] if is_muted else [])
 
 
 def test_a_confident_network_mutes_no_two_classes() -> None:

@@ -16,8 +16,8 @@ ZERO_ROWS = 0.5
 """Share of zero rows that is too many: training gives every class a row."""
 BIAS_SPREAD = 20.0
 """Difference of two biases that fixes the output: priors of one in a million differ by 14."""
-MUTED = 1e-4
-"""Slope of a class, relative to the steepest class, below which its images send nothing."""
+MUTED = 0.05
+"""Slope of a class, relative to the steepest, below which it is muted; honest ones have 0.5."""
 MUTED_CLASSES = 2
 """A confident network mutes one class, the one it is sure of; an honest one never mutes two."""
 
@@ -84,7 +84,7 @@ def has_trained(weights: Tensors) -> bool:
 
 @torch.no_grad()
 def check_muted_classes(model: IncomingModel, layer: str, rows: Tensor) -> Iterator[Alarm]:
-    """Finds classes whose images would send no gradient into the network."""
+    """Finds classes whose images would send hardly any gradient into the network."""
     assert model.network is not None
     assert model.inputs is not None
     logits = model.network(model.inputs)
@@ -97,7 +97,7 @@ def check_muted_classes(model: IncomingModel, layer: str, rows: Tensor) -> Itera
             "muted classes",
             layer,
             f"images of {int(muted.sum())} of {len(rows)} classes would send less than "
-            f"{MUTED:g} of the gradient that the others send",
+            f"{MUTED:.0%} of the gradient that the others send",
         )
 
 
