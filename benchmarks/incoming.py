@@ -1,7 +1,7 @@
 """What a client notices of a server that lies, and how often it suspects an honest one.
 
-    python benchmarks/incoming.py                            # 30 fresh, 10 trained, all attacks
-    python benchmarks/incoming.py --fresh 1 --trained 1 --architectures mlp --json
+    python benchmarks/incoming.py              # 30 fresh, 10 trained, 25 held out, all attacks
+    python benchmarks/incoming.py --fresh 1 --trained 1 --held-out 0 --json
 
 A client checks the model that it was sent (:func:`keyhole.auditing.check_incoming`), knowing its
 own code and, for small networks, its own images. Honest models are timm's with fresh weights, and
@@ -48,10 +48,10 @@ FRESH = (
 """timm models of 30 kinds."""
 SMALL = {"clients": 4, "rounds": 3, "epochs": 4, "optimiser": "adam", "lr": 0.001}
 TRAINED: dict[str, dict[str, Any]] = {
+    "mlp, faces": {"model": "mlp", "data": "faces"},
     "mlp, digits": {"model": "mlp", "epochs": 6, "lr": 0.002},
     "mlp, digits, dropout": {"model": "mlp", "defense": "dropout(p=0.25)"},
     "mlp, digits, DP-SGD": {"model": "mlp", "defense": "dpsgd", "images": 32, "epochs": 1},
-    "mlp, faces": {"model": "mlp", "data": "faces"},
     "lenet, digits": {"model": "lenet", "lr": 0.01, "epochs": 8},
     "lenet-wide, digits, noise": {"model": "lenet-wide", "defense": "gaussian(sigma=0.001)"},
     "vit-small, digits": {"model": "vit-small", "images": 64, "lr": 0.0005},
@@ -68,6 +68,27 @@ TRAINED: dict[str, dict[str, Any]] = {
     },
 }
 """Plans of federated trainings."""
+HELD_OUT_FRESH = (
+    *("mobilenetv4_conv_small_050", "efficientvit_b0", "repghostnet_050", "semnasnet_075"),
+    *("spnasnet_100", "skresnet18", "seresnext26t_32x4d", "rexnet_100", "ese_vovnet19b_slim"),
+    *("cs3darknet_focus_s", "halonet26t", "twins_pcpvt_small", "convit_tiny", "mvitv2_tiny"),
+    *("davit_tiny", "focalnet_tiny_srf", "hgnetv2_b0", "inception_next_atto", "starnet_s1"),
+    "mambaout_femto",
+)
+"""Further timm models, which were not looked at when the thresholds were set."""
+HELD_OUT_TRAINED: dict[str, dict[str, Any]] = {
+    "lenet-wide, digits, SGD": {"model": "lenet-wide", "optimiser": "sgd", "lr": 0.1, "seed": 1},
+    "mlp, digits, pruned updates": {"model": "mlp", "defense": "pruning", "seed": 2},
+    "resnet10t, photos": {"model": "timm:resnet10t", "data": "photos", "image_size": 32},
+    "convnext, faces": {"model": "timm:convnext_atto", "data": "faces", "image_size": 32},
+    "vit-small, digits, skewed": {
+        "model": "vit-small",
+        "partition": "dirichlet(alpha=0.1)",
+        "images": 64,
+        "seed": 3,
+    },
+}
+"""Further trainings, likewise."""
 ATTACKS: dict[str, Attack] = {
     "imprint, cumulative": Imprint(bins=64, form="cumulative"),
     "imprint, sparse": Imprint(bins=64, form="sparse"),
@@ -232,32 +253,43 @@ def names_of(found: IncomingCheck) -> list[str]:
     return list(dict.fromkeys(alarm.name for alarm in found.alarms))
 
 
-def measure(fresh: int, trained: int, architectures: Sequence[str]) -> dict[str, Any]:
-    """All tables: what each honest network and each altered model raised."""
-    digits = load("digits")
-    honest: dict[str, dict[str, list[str]]] = {"fresh": {}, "trained": {}}
-    checks = {"fresh": 0, "trained": 0}
-    for name in FRESH[:fresh]:
-        honest["fresh"][name] = [str(alarm) for alarm in check_fresh(name).alarms]
-        checks["fresh"] += 1
-    for name, plan in list(TRAINED.items())[:trained]:
+def measure_honest(
+    fresh: Sequence[str], trained: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    """The alarms that each honest network raised, and their number."""
+    alarms: dict[str, dict[str, list[str]]] = {"fresh": {}, "trained": {}}
+    checks = {"fresh": len(fresh), "trained": 0}
+    for name in fresh:
+        alarms["fresh"][name] = [str(alarm) for alarm in check_fresh(name).alarms]
+    for name, plan in trained.items():
         found = list(check_trained(plan))
-        honest["trained"][name] = [f"{how}: {a}" for how, each in found for a in each.alarms]
+        alarms["trained"][name] = [f"{how}: {a}" for how, each in found for a in each.alarms]
         checks["trained"] += len(found)
+    return {
+        "networks": len(fresh) + len(trained),
+        "networks with an alarm": sum(bool(a) for g in alarms.values() for a in g.values()),
+        "checks": checks,
+        "alarms": alarms,
+    }
+
+
+def measure(fresh: int, trained: int, held_out: int, names: Sequence[str]) -> dict[str, Any]:
+    """All tables: what honest networks, altered models and hidden ladders raised."""
+    digits = load("digits")
     altered = {
         attack: {
             name: found
-            for name in architectures
+            for name in names
             if (found := check_attack(ATTACKS[attack], name, digits)) is not None
         }
         for attack in ATTACKS
     }
     return {
         "threads": torch.get_num_threads(),
-        "honest networks": sum(len(group) for group in honest.values()),
-        "checks": checks,
-        "networks with an alarm": sum(bool(a) for g in honest.values() for a in g.values()),
-        "honest": honest,
+        "honest": measure_honest(FRESH[:fresh], dict(list(TRAINED.items())[:trained])),
+        "held out": measure_honest(
+            HELD_OUT_FRESH[:held_out], dict(list(HELD_OUT_TRAINED.items())[:held_out])
+        ),
         "altered": altered,
         "hidden ladder": {
             kind: {str(noise): hide_ladder(noise, digits, quiet=quiet) for noise in HIDDEN}
@@ -267,11 +299,12 @@ def measure(fresh: int, trained: int, architectures: Sequence[str]) -> dict[str,
 
 
 def print_tables(found: dict[str, Any]) -> None:
-    for kind, group in found["honest"].items():
-        raised = {name: alarms for name, alarms in group.items() if alarms}
-        print(f"{kind}: {len(raised)} of {len(group)} honest networks raise an alarm")
-        for name, alarms in raised.items():
-            print(f"  {name}: {'; '.join(alarms)}")
+    for kind in ("honest", "held out"):
+        for group, networks in found[kind]["alarms"].items():
+            raised = {name: alarms for name, alarms in networks.items() if alarms}
+            print(f"{kind}, {group}: {len(raised)} of {len(networks)} raise an alarm")
+            for name, alarms in raised.items():
+                print(f"  {name}: {'; '.join(alarms)}")
     for attack, rows in found["altered"].items():
         for name, views in rows.items():
             seen = "  ".join(f"{how}: {', '.join(a) or 'NOTHING'}" for how, a in views.items())
@@ -288,12 +321,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--fresh", type=int, default=len(FRESH), help="timm models")
     parser.add_argument("--trained", type=int, default=len(TRAINED), help="trained models")
+    parser.add_argument("--held-out", type=int, default=len(HELD_OUT_FRESH), help="of each kind")
     parser.add_argument("--architectures", default=",".join(ARCHITECTURES))
     parser.add_argument("--json", action="store_true", help="print one JSON object, nothing else")
     chosen = parser.parse_args(argv)
     warnings.filterwarnings("ignore", module="timm")
     torch.set_num_threads(1)
-    found = measure(chosen.fresh, chosen.trained, chosen.architectures.split(","))
+    names = chosen.architectures.split(",")
+    found = measure(chosen.fresh, chosen.trained, chosen.held_out, names)
     if chosen.json:
         print(json.dumps(found, indent=2))
     else:
