@@ -43,6 +43,22 @@ def test_a_linear_layer_must_pass_much_on_to_be_found() -> None:
     assert names(check_identities(IncomingModel({"a.weight": pruned}))) == []
 
 
+def test_an_identity_with_which_the_client_s_own_code_starts_is_honest() -> None:
+    """ConViT's values are one. Where the server's weights stand for own code, nothing is."""
+    sent = {"v.weight": torch.eye(16), "w.weight": random_rows(16, 16)}
+    own = {**sent, "w.weight": random_rows(16, 16, 1)}
+    trained = {**sent, "v.weight": random_rows(16, 16)}
+    assert names(check_identities(IncomingModel(sent, own))) == []
+    assert names(check_identities(IncomingModel(sent, own, previous=own))) == []
+    for suspect in (
+        IncomingModel(sent, trained),
+        IncomingModel(sent, own, previous=trained),
+        IncomingModel(sent, sent),
+        IncomingModel(sent),
+    ):
+        assert names(check_identities(suspect)) == ["identity layer"]
+
+
 def test_long_rows_and_large_values_are_found() -> None:
     rows = random_rows(16, 64)
     assert names(check_scale(IncomingModel({"a.weight": rows}))) == []
@@ -87,7 +103,7 @@ def test_a_last_layer_that_starts_at_zero_is_honest_as_long_as_it_is_fresh(
 ) -> None:
     own = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.Linear(16, 10))
     nn.init.zeros_(own[3].weight)
-    weights = weights_of(own)
+    weights = {**weights_of(own), "1.weight": random_rows(16, 64)}
     before = {**weights, "3.weight": random_rows(10, 16)} if previous == "trained" else weights
     found = check_incoming(own, weights, None if previous is None else before, shape=(1, 8, 8))
     assert ("zero last layer" in names(found.alarms)) == (previous == "trained")

@@ -67,12 +67,8 @@ def starts_at_zero(model: IncomingModel, layer: str) -> bool:
     MLP-Mixer's is. A model that has trained batch norms, or whose last layer was not zero in the
     round before, is not fresh.
     """
-    name = f"{layer}.weight" if layer else "weight"
-    before = [tensors for tensors in (model.own, model.previous) if tensors is not None]
-    return (
-        model.own is not None
-        and all(name in tensors and not tensors[name].any() for tensors in before)
-        and not has_trained(model.weights)
+    return model.starts_so(layer, lambda weight: not weight.any()) and not has_trained(
+        model.weights
     )
 
 

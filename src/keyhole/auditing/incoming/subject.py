@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -67,10 +67,30 @@ class IncomingModel:
         found = self.weights.get(f"{layer}.bias" if layer else "bias")
         return None if found is None or found.shape != (rows,) else found.detach().float()
 
+    def starts_so(self, layer: str, test: Callable[[Tensor], bool]) -> bool:
+        """Returns whether the client's own code, and the round before, give a layer such a weight.
+
+        A model that already holds the server's weights says nothing about the client's own code.
+
+        Args:
+            layer: The layer's name.
+            test: Says whether a weight has the property in question.
+        """
+        if self.own is None or are_equal(self.own, self.weights):
+            return False
+        name = f"{layer}.weight" if layer else "weight"
+        trusted = [self.own] if self.previous is None else [self.own, self.previous]
+        return all(name in tensors and test(tensors[name]) for tensors in trusted)
+
     def last_layer(self) -> Layer | None:
         """Returns the layer that computes the logits, if it is known or can be guessed."""
         name = guess_last_layer(self.weights) if self.last is None else self.last
         return next((layer for layer in self.layers() if layer.name == name), None)
+
+
+def are_equal(one: Tensors, other: Tensors) -> bool:
+    """Returns whether two models have the same tensors, bit for bit."""
+    return one.keys() == other.keys() and all(torch.equal(one[n], other[n]) for n in one)
 
 
 def is_matrix(name: str, tensor: Tensor) -> bool:
