@@ -78,6 +78,12 @@ def test_images_that_the_model_does_not_take_are_refused() -> None:
         check_incoming(make("lenet"), weights_of(make("lenet")), shape=(3, 8, 8))
 
 
+def test_images_of_classes_that_the_model_does_not_know_are_refused() -> None:
+    model = build("lenet", classes=4, channels=1, image_size=8)
+    with pytest.raises(DoesNotFit, match="class 9, and the model knows 4 classes"):
+        check_incoming(model, weights_of(model), data=digits)
+
+
 def test_a_result_is_plain_json() -> None:
     weights = {**weights_of(make("lenet")), "spy": torch.zeros(1)}
     found = check_incoming(make("lenet", seed=1), weights, data=digits)

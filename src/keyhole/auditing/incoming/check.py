@@ -24,7 +24,8 @@ from keyhole.auditing.incoming.rows import check_rows
 from keyhole.auditing.incoming.scale import check_scale
 from keyhole.auditing.incoming.subject import IncomingModel, Tensors, choose_images
 from keyhole.data import ImageSet
-from keyhole.errors import BadUpdate, KeyholeError, one_line
+from keyhole.errors import BadUpdate, DoesNotFit, KeyholeError, one_line
+from keyhole.models import count_logits
 from keyhole.models.anatomy import Shape, find_logits_layer
 from keyhole.seeds import generator
 from keyhole.update import check_finite
@@ -119,7 +120,7 @@ class _Examination:
         trusted = self.previous if self.model is None else self.own_tensors()
         if trusted is None:
             why = "it takes the model's name, or the previous round's weights"
-            self.not_checked.append(NotChecked("architecture", why))
+            self.skip("architecture", why)
             return
         whose = "the previous round's model" if self.model is None else "the client's own model"
         self.checked.append("architecture")
@@ -131,6 +132,8 @@ class _Examination:
             return IncomingModel(self.weights, previous=self.previous)
         own = self.own_tensors()
         shape = find_shape(self.model, self.shape if self.data is None else self.data.shape)
+        if self.data is not None:
+            check_labels(self.model, self.data)
         last = None if shape is None else find_logits_layer(self.model, shape)
         subject = IncomingModel(self.weights, own, last=last, previous=self.previous)
         if self.alarms_about_names() or shape is None:
@@ -166,28 +169,45 @@ class _Examination:
             self.alarms += check_change(subject)
 
     def check_network(self, subject: IncomingModel) -> None:
-        """Runs the checks that let the network look at images."""
+        """Runs the checks of the last layer, and those that let the network look at images."""
         if subject.last_layer() is None:
-            self.not_checked.append(NotChecked("last layer", "no linear layer gives the logits"))
+            self.skip("last layer", "no linear layer gives the logits")
+        else:
+            self.checked.append("last layer")
         if subject.network is None:
             why = (
                 "the weights do not fit the client's own model"
                 if self.alarms_about_names()
                 else "it takes the client's own model, and the size of its images"
             )
-            self.not_checked.append(NotChecked("activity", why))
-            self.checked.append("last layer")
+            self.skip("activity", why)
             self.alarms += check_last_layer(subject)
             return
         try:
-            self.checked += ["last layer", "activity"]
             self.alarms += check_last_layer(subject)
+            self.checked.append("activity")
             self.alarms += check_activity(subject)
-            if self.data is not None:
-                self.checked += ["first layer", "loss"]
-                self.alarms += check_first_layer(subject)
-                self.alarms += check_loss(subject.network, self.weights, self.previous, self.data)
-            else:
-                self.not_checked.append(NotChecked("loss", "it takes the client's own images"))
+            self.check_with_images(subject, subject.network)
         except (KeyholeError, RuntimeError, ValueError) as error:
             self.alarms.append(Alarm("does not run", "", f"the model fails ({one_line(error)})"))
+
+    def check_with_images(self, subject: IncomingModel, network: nn.Module) -> None:
+        """Runs the checks that need the client's own images."""
+        if self.data is None:
+            self.skip("first layer and loss", "it takes the client's own images")
+            return
+        self.checked += ["first layer", "loss"]
+        self.alarms += check_first_layer(subject)
+        self.alarms += check_loss(network, self.weights, self.previous, self.data)
+
+    def skip(self, check: str, why: str) -> None:
+        """Notes that a check was not run."""
+        self.not_checked.append(NotChecked(check, why))
+
+
+def check_labels(model: nn.Module, data: ImageSet) -> None:
+    """Raises :class:`DoesNotFit` if an image has a class that the model does not know."""
+    logits = count_logits(model, type(model).__name__, data.shape)
+    largest = int(data.labels.max()) if len(data) else 0
+    if largest >= logits:
+        raise DoesNotFit(f"an image has class {largest}, and the model knows {logits} classes")

@@ -32,7 +32,7 @@ def check_change(model: IncomingModel) -> Iterator[Alarm]:
             continue
         size = float(before.float().norm())
         change = float((tensor.float() - before.float()).norm())
-        if size > 0 and change > LARGEST_CHANGE * size:
+        if size > 0 and not change <= LARGEST_CHANGE * size:
             yield Alarm(
                 "large change",
                 name.removesuffix(".weight"),
