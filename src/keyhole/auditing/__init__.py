@@ -52,4 +52,5 @@ __all__ = [
     "tour",
 ]
 
-__getattr__, __dir__ = import_on_demand(__name__)
+if not TYPE_CHECKING:  # else any name would pass for one of this package
+    __getattr__, __dir__ = import_on_demand(__name__)
