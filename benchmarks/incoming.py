@@ -26,13 +26,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from keyhole.attacks import April, Attack, Fishing, Imprint, Loki, SingleOut, TrapWeights
+from keyhole.attacks import (
+    April,
+    Attack,
+    Fishing,
+    Imprint,
+    ImprintWeights,
+    Loki,
+    SingleOut,
+    TrapWeights,
+)
 from keyhole.auditing import IncomingCheck, check_incoming
 from keyhole.auditing.incoming.rows import check_rows, find_copies
 from keyhole.auditing.incoming.subject import IncomingModel, choose_images, norms_of
 from keyhole.data import ImageSet, load
 from keyhole.errors import DoesNotFit
-from keyhole.federation import LocalTraining, TrainingPlan, local_update, train
+from keyhole.federation import LocalTraining, TrainingPlan, compute_local_update, train
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge, PublicKnowledge, Server
@@ -94,6 +103,7 @@ ATTACKS: dict[str, Attack] = {
     "imprint, sparse": Imprint(bins=64, form="sparse"),
     "imprint, one-shot": Imprint(form="one-shot"),
     "loki": Loki(bins=32),
+    "imprint-weights": ImprintWeights(),
     "trap-weights, published": TrapWeights(scale=0.95),
     "trap-weights, calibrated": TrapWeights(),
     "trap-weights, short rows": TrapWeights(strength=1.0),
@@ -240,7 +250,7 @@ def count_read(attack: Attack, altered: nn.Module, data: ImageSet) -> int:
     """How many images of a client's batch the server reads."""
     inputs = data.normalise(data.images(range(BATCH)))
     training = LocalTraining(mode="eval")
-    update = local_update(altered, inputs, data.labels[:BATCH], training=training, seed=0)
+    update = compute_local_update(altered, inputs, data.labels[:BATCH], training=training, seed=0)
     known = Knowledge(data.shape, len(data.classes), data.mean, data.std, batch_size=BATCH)
     found = attack(Server(altered).receive(update, known)).images
     assert found is not None

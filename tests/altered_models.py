@@ -5,7 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from keyhole.attacks import April, Attack, Fishing, Imprint, Loki, SingleOut, TrapWeights
+from keyhole.attacks import (
+    April,
+    Attack,
+    Fishing,
+    Imprint,
+    ImprintWeights,
+    Loki,
+    SingleOut,
+    TrapWeights,
+)
 from keyhole.data import ImageSet, load
 from keyhole.errors import DoesNotFit
 from keyhole.models import build
@@ -17,6 +26,7 @@ ATTACKS: dict[str, Attack] = {
     "imprint sparse": Imprint(bins=32, form="sparse"),
     "imprint one-shot": Imprint(form="one-shot"),
     "loki": Loki(bins=16),
+    "imprint-weights": ImprintWeights(),
     "trap-weights published": TrapWeights(scale=0.95),
     "trap-weights calibrated": TrapWeights(),
     "trap-weights short": TrapWeights(strength=1.0),

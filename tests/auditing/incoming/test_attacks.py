@@ -11,6 +11,7 @@ from keyhole.auditing import check_incoming
 from keyhole.auditing.incoming import hash_weights
 
 APPLIES_TO = {
+    "imprint-weights": {"relu-mlp"},
     "trap-weights published": {"mlp", "relu-mlp"},
     "trap-weights calibrated": {"mlp", "relu-mlp"},
     "trap-weights short": {"mlp", "relu-mlp"},

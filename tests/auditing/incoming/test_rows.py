@@ -92,3 +92,9 @@ def test_rows_with_exactly_half_of_their_weights_negative_are_found() -> None:
     signs[:32] = -1
     mixed = torch.stack([signs[torch.randperm(64)] for _ in range(20)])
     assert alarms(size * mixed) == ["trap rows"]
+
+
+def test_rows_that_mix_few_directions_raise_an_alarm() -> None:
+    mixed = random_rows(100, 20) @ random_rows(20, 64, seed=1)
+    assert alarms(mixed) == ["few directions"]
+    assert alarms(mixed + 0.01 * random_rows(100, 64, seed=2)) == []

@@ -17,21 +17,21 @@ from altered_models import ATTACKS, alter, make
 from flower_federations import CLIENTS, Run, alone, app_of, plan_of, recorded
 from keyhole.auditing import incoming_mod
 from keyhole.errors import DoesNotFit
-from keyhole.federation import Capture, assemble
+from keyhole.federation import Capture, build_federation
 from keyhole.federation.flower import before_training
 
 PLAN = plan_of("lenet", images=12, batch_size=12, steps=1)
 
 
 def test_clients_train_on_an_honest_model_round_after_round(run: Run, tmp_path: Path) -> None:
-    federation = assemble(PLAN, data_dir=None)
+    federation = build_federation(PLAN, data_dir=None)
     run(app_of(federation, incoming_mod(client=alone(federation))), federation.model, last=2)
     assert len(recorded(tmp_path, number=2)) == CLIENTS
 
 
 @pytest.mark.parametrize("attack", ["fishing", "single-out", "imprint cumulative"])
 def test_clients_refuse_to_train_on_an_altered_model(run: Run, tmp_path: Path, attack: str) -> None:
-    federation = assemble(PLAN, data_dir=None)
+    federation = build_federation(PLAN, data_dir=None)
     weights = alter(ATTACKS[attack], make("lenet"))
     assert weights is not None
     trained: list[int] = []
@@ -99,7 +99,7 @@ def test_a_message_without_weights_or_with_nan_is_refused() -> None:
 def test_a_hash_that_differs_is_refused_unless_the_mod_only_warns(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    federation = assemble(PLAN, data_dir=None)
+    federation = build_federation(PLAN, data_dir=None)
     weights = dict(federation.model.state_dict())
 
     def client(context: Any) -> Any:

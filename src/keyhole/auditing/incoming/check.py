@@ -25,8 +25,8 @@ from keyhole.auditing.incoming.scale import check_scale
 from keyhole.auditing.incoming.subject import IncomingModel, Tensors, choose_images
 from keyhole.data import ImageSet
 from keyhole.errors import BadUpdate, DoesNotFit, KeyholeError, one_line
-from keyhole.models.building import count_logits
 from keyhole.models.anatomy import Shape, find_logits_layer
+from keyhole.models.building import count_logits
 from keyhole.seeds import generator
 from keyhole.update import check_finite
 

@@ -11,8 +11,8 @@ from keyhole.auditing.incoming.subject import Tensors, guess_last_layer
 from keyhole.data.image_set import Size
 from keyhole.errors import BadValue, DoesNotFit, KeyholeError
 from keyhole.models import build
-from keyhole.models.building import count_logits
 from keyhole.models.anatomy import Shape, find_logits_layer, input_shape
+from keyhole.models.building import count_logits
 
 SIDES = (32, 8, 28, 64, 224, 25, 96, 128)
 """Image sizes that are tried, the most usual first."""

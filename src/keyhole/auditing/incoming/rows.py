@@ -34,6 +34,10 @@ MANY_ROWS = 8
 """Rows a layer needs for the same."""
 BALANCED = 0.75
 """Share of rows with as many negative as positive weights; chance gives at most 0.14 at 32."""
+NEGLIGIBLE = 1e-4
+"""Singular values below this share of the largest do not count: honest layers had none below."""
+FEW = 0.5
+"""Share of the possible directions up to which rows span few; honest layers spanned them all."""
 
 
 def check_rows(model: IncomingModel) -> Iterator[Alarm]:
@@ -45,6 +49,7 @@ def check_rows(model: IncomingModel) -> Iterator[Alarm]:
         yield from check_copies(layer.name, layer.rows, model.bias(layer.name, len(layer.rows)))
         yield from check_constant_rows(layer.name, layer.rows)
         yield from check_signs(layer.name, layer.rows)
+        yield from check_span(layer.name, layer.rows)
 
 
 def check_copies(layer: str, rows: Tensor, bias: Tensor | None) -> Iterator[Alarm]:
@@ -111,4 +116,23 @@ def check_signs(layer: str, rows: Tensor) -> Iterator[Alarm]:
             layer,
             f"{share:.0%} of its {count} rows are negative in exactly half of their {width} "
             "weights, as rows are that few images fire",
+        )
+
+
+def check_span(layer: str, rows: Tensor) -> Iterator[Alarm]:
+    """Finds layers whose rows are mixtures of few directions, such as those of public images."""
+    rows = rows[norms_of(rows) > 0]
+    possible = min(rows.shape)
+    if possible < WIDE:
+        return
+    if len(rows) > MOST_ROWS:
+        rows = rows[torch.linspace(0, len(rows) - 1, MOST_ROWS).long()]
+    values = torch.linalg.svdvals(rows)
+    used = int((values > NEGLIGIBLE * values[0]).sum())
+    if used <= FEW * possible:
+        yield Alarm(
+            "few directions",
+            layer,
+            f"its {len(rows)} rows span {used} directions of {possible}; rows that start at random "
+            "span all of them",
         )
