@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.plan import Plan, Stage, read_plan, tour
     from keyhole.auditing.results import AuditResult, load_result
     from keyhole.auditing.store import Store
-    from keyhole.auditing.verdict import Verdict
+    from keyhole.auditing.verdict import MaliciousVerdict, Verdict, VerdictLine
     from keyhole.progress import Progress
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Comparison",
     "Finding",
     "GradientAttackResult",
+    "MaliciousVerdict",
     "MembershipPlan",
     "MembershipResult",
     "Plan",
@@ -36,6 +37,7 @@ __all__ = [
     "Stage",
     "Store",
     "Verdict",
+    "VerdictLine",
     "attack_gradient",
     "audit",
     "compare_results",
