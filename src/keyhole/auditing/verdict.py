@@ -126,10 +126,12 @@ class Verdict:
     @property
     def by_server(self) -> dict[str, Verdict | MaliciousVerdict]:
         """What was judged: status, attacker and share for an ``honest``, a ``malicious`` server."""
-        if self.malicious is None:
-            return {HONEST: self}
-        honest: dict[str, Verdict | MaliciousVerdict] = {HONEST: self}
-        return ({} if self.malicious.alone else honest) | {MALICIOUS: self.malicious}
+        judged: dict[str, Verdict | MaliciousVerdict] = {}
+        if self.malicious is None or not self.malicious.alone:
+            judged[HONEST] = self
+        if self.malicious is not None:
+            judged[MALICIOUS] = self.malicious
+        return judged
 
     @property
     def lines(self) -> tuple[VerdictLine, ...]:
