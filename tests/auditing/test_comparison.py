@@ -167,6 +167,38 @@ def test_verdicts_that_changed_are_named(audit_digits: Audit) -> None:
     assert (found["first_by"], found["second_by"]) == ("linear (naive)", None)
 
 
+def test_verdicts_on_a_malicious_server_that_changed_are_named(audit_digits: Audit) -> None:
+    settings = {"attacks": ("linear", "imprint"), "victims": 1, "batch_size": 4}
+    clear = audit_digits(**settings)
+    hidden = undefended(audit_digits(defenses=("gaussian(sigma=10)",), **settings))
+    (verdict,) = compare_runs(clear, hidden).verdicts
+    assert verdict.changed
+    assert [verdict.changed_for(server) for server in verdict.servers] == [False, True]
+    found = verdict.to_json()
+    assert (found["first"], found["second"]) == ("not broken", "not broken")
+    assert found["malicious"] == {
+        "changed": True,
+        "first": "broken",
+        "second": "not broken",
+        "first_read": 1.0,
+        "second_read": 0.0,
+        "first_by": "imprint (naive)",
+        "second_by": None,
+    }
+
+
+def test_an_honest_and_a_malicious_server_are_not_compared(audit_digits: Audit) -> None:
+    settings = {"victims": 1, "batch_size": 4}
+    honest, malicious = (audit_digits(attacks=(a,), **settings) for a in ("linear", "imprint"))
+    (verdict,) = compare_runs(honest, malicious).verdicts
+    assert (verdict.changed, verdict.shared) == (False, False)
+    assert verdict.servers == ("honest", "malicious")
+    found = verdict.to_json()["malicious"]
+    assert (found["changed"], found["first"], found["second"]) == (False, None, "broken")
+    (same,) = compare_runs(honest, honest).verdicts
+    assert (same.shared, same.to_json()["malicious"]) == (True, None)
+
+
 def test_findings_and_verdicts_of_one_run_alone_are_listed(audit_digits: Audit) -> None:
     first = audit_digits(defenses=("none", "gaussian(sigma=0.01)"))
     second = audit_digits(attacks=("linear", "labels"))

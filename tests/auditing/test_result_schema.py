@@ -12,10 +12,17 @@ from typing import Any
 import pytest
 
 from captures import audited
-from keyhole.auditing import SCHEMA_VERSION, Plan, Stage, result_schema, run_plan
+from keyhole.auditing import (
+    SCHEMA_VERSION,
+    AuditResult,
+    Plan,
+    Stage,
+    result_schema,
+    run_plan,
+)
 from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
-from keyhole.auditing.verdict import Verdict
+from keyhole.auditing.verdict import MaliciousVerdict, Verdict
 from keyhole.metrics import Metric, Summary
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -23,6 +30,7 @@ jsonschema = pytest.importorskip("jsonschema")
 PARTS = {
     "finding": Finding,
     "verdict": Verdict,
+    "malicious_verdict": MaliciousVerdict,
     "skipped": Skipped,
     "summary": Summary,
     "metric": Metric,
@@ -55,6 +63,14 @@ def judged() -> dict[str, Any]:
             steps=2,
             lr=0.01,
         ),
+        Stage(
+            data="digits",
+            defenses=("gaussian(sigma=1e-06)",),
+            attacks=("linear", "imprint"),
+            victims=1,
+            batch_size=2,
+        ),
+        Stage(data="digits", defenses=("gaussian(sigma=20)",), attacks=("imprint",), victims=1),
     )
     return run_plan(Plan(stage=stages)).to_json()
 
@@ -66,6 +82,21 @@ def test_the_schema_fits_results_of_every_kind(validator: Any, judged: dict[str,
     assert judged["skipped"]
     assert any(f["loss_curves"] for f in judged["findings"])
     assert any(f["telemetry"] for f in judged["findings"])
+    both, alone = (v["malicious"] for v in judged["verdicts"][4:6])
+    assert (both["status"], both["alone"]) == ("broken", False)
+    assert (alone["status"], alone["alone"]) == ("not broken", True)
+
+
+def test_the_schema_fits_results_from_before_servers_were_judged_apart(
+    validator: Any, judged: dict[str, Any]
+) -> None:
+    old = copy.deepcopy(judged)
+    for verdict in old["verdicts"]:
+        del verdict["malicious"]
+    for finding in old["findings"]:
+        del finding["noticed"]
+    validator.validate(old)
+    assert AuditResult.from_json(old).to_json() == judged
 
 
 def test_the_schema_fits_captured_clients(validator: Any, seen: Path) -> None:
@@ -143,6 +174,15 @@ REMOVED = object()
         ("verdicts.1.by", "linear (naive)"),
         ("verdicts.2.read", 0.0),
         ("skipped.0.why", REMOVED),
+        ("findings.0.noticed", "yes"),
+        ("verdicts.0.malicious", "imprint"),
+        ("verdicts.4.malicious.status", "safe"),
+        ("verdicts.4.malicious.changed", None),
+        ("verdicts.4.malicious.by", None),
+        ("verdicts.4.malicious.read", 0),
+        ("verdicts.4.malicious.noticed", 1),
+        ("verdicts.5.malicious.read", 0.5),
+        ("verdicts.5.malicious.by", "imprint (naive)"),
     ],
 )
 def test_the_schema_refuses_what_no_audit_writes(

@@ -23,7 +23,7 @@ from keyhole.auditing import (
     infer_membership,
     run_plan,
 )
-from keyhole.auditing.latex import escape
+from keyhole.auditing.latex import escape, format_verdicts
 from keyhole.errors import DoesNotFit, RunFolderError
 
 pandas = pytest.importorskip("pandas")
@@ -163,6 +163,43 @@ def test_latex_of_a_section_without_images_has_its_verdicts() -> None:
     )
     text = run_plan(Plan(stage=stages)).to_latex()
     assert text.count(r"none & not tested & not tested: ") == 2
+
+
+@pytest.fixture(scope="module")
+def two_servers() -> AuditResult:
+    """An attack with an honest server that reads nothing, and one with a malicious server."""
+    stage = Stage(data="digits", attacks=("linear", "imprint"), victims=1, batch_size=4)
+    return run_plan(Plan(stage=(stage,)))
+
+
+def test_rows_hold_the_verdicts_on_both_servers(
+    result: AuditResult, two_servers: AuditResult
+) -> None:
+    frame = two_servers.to_frame()
+    assert list(frame.server) == ["honest", "altered"]
+    assert list(frame.verdict) == ["not broken"] * 2
+    assert list(frame.malicious_verdict) == ["broken"] * 2
+    assert list(frame.read_mean) == [0.0, 1.0]
+    (first, *_) = csv.DictReader(io.StringIO(two_servers.to_csv()))
+    assert (first["verdict"], first["malicious_verdict"]) == ("not broken", "broken")
+    assert result.to_frame().malicious_verdict.isna().all()
+
+
+def test_latex_marks_the_rows_that_need_a_malicious_server(
+    result: AuditResult, two_servers: AuditResult
+) -> None:
+    text = two_servers.to_latex()
+    assert "none & linear & naive & " in text
+    assert r" & imprint & naive$^\dagger$ & " in text
+    (caption,) = re.findall(r"^\\caption\{.*\}$", text, flags=re.M)
+    assert caption.endswith(r" $^\dagger$ needs a malicious server, which changes the model.}")
+    assert "dagger" not in result.to_latex()
+
+
+def test_latex_of_verdicts_has_a_line_for_each_server(two_servers: AuditResult) -> None:
+    rows = "\n".join(format_verdicts(two_servers.verdicts))
+    assert "none & not broken & honest server: not broken by" in rows
+    assert "none & broken & malicious server (changes the model: a fully" in rows
 
 
 def test_no_name_is_a_command_of_latex() -> None:

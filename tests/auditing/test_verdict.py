@@ -6,7 +6,7 @@ import pytest
 from keyhole import audit
 from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
-from keyhole.auditing.verdict import judge_findings
+from keyhole.auditing.verdict import MaliciousVerdict, judge_findings
 from keyhole.defenses import Defense
 from keyhole.metrics import summarise
 
@@ -21,6 +21,7 @@ def finding(
     ssim=0.9,
     reid=0.0,
     altered=None,
+    noticed=None,
     labels=None,
     defense=GAUSSIAN,
     **recipe,
@@ -45,6 +46,7 @@ def finding(
         metrics=metrics,
         recipe={"gallery": 100, **recipe},
         reads_images=read is not None,
+        noticed=noticed,
     )
 
 
@@ -92,6 +94,127 @@ def test_a_malicious_server_is_named():
     (verdict,) = judge_findings([finding([1], attack="april", altered="block 0")])
     assert verdict.server == "malicious"
     assert "alters the model" in verdict.words
+    assert (verdict.status, verdict.by, verdict.read) == ("broken", "april (naive)", 1.0)
+    assert verdict.malicious == MaliciousVerdict(
+        status="broken",
+        by="april (naive)",
+        read=1.0,
+        changed="block 0",
+        tried=("april (naive)",),
+        words="broken by april (naive): 1 of 1 images read",
+        alone=True,
+    )
+    (line,) = verdict.lines
+    assert (line.status, line.changed) == ("broken", "block 0")
+    assert str(line) == (
+        "malicious server (changes the model: block 0): broken by april (naive): 1 of 1 images "
+        "read; only a server that alters the model was tried, no honest one"
+    )
+
+
+def test_what_a_malicious_server_alone_breaks_is_said_apart():
+    (verdict,) = judge_findings(
+        [
+            finding([0, 0]),
+            finding([1, 0], attack="imprint", altered="a layer in front"),
+            finding([0, 0], attack="trap-weights", altered="rows that rarely fire"),
+        ]
+    )
+    assert (verdict.status, verdict.by, verdict.read) == ("not broken", None, 0.0)
+    assert (verdict.server, verdict.tried) == (None, ("linear (naive)",))
+    assert verdict.words == "not broken by the attacks tried: linear (naive)"
+    malicious = verdict.malicious
+    assert malicious is not None
+    assert (malicious.status, malicious.by, malicious.read) == ("broken", "imprint (naive)", 0.5)
+    assert (malicious.changed, malicious.alone) == ("a layer in front", False)
+    assert malicious.tried == ("imprint (naive)", "trap-weights (naive)")
+    assert [str(line) for line in verdict.lines] == [
+        "honest server: not broken by the attacks tried: linear (naive)",
+        "malicious server (changes the model: a layer in front): broken by imprint (naive): 1 of 2 "
+        "images read",
+    ]
+    assert list(verdict.by_server) == ["honest", "malicious"]
+
+
+def test_an_honest_server_that_reads_less_keeps_its_own_verdict():
+    (verdict,) = judge_findings(
+        [finding([1, 0, 0, 0]), finding([1, 1, 1, 1], attack="imprint", altered="a layer")]
+    )
+    assert (verdict.by, verdict.server) == ("linear (naive)", "honest but curious")
+    assert verdict.words == "broken by linear (naive): 1 of 4 images read"
+    assert verdict.read == 0.25
+    assert verdict.malicious is not None
+    assert verdict.malicious.read == 1.0
+
+
+def test_a_malicious_server_that_read_nothing_is_named_with_all_its_changes():
+    altered = [
+        finding([0], attack="imprint", altered="a layer"),
+        finding([0], attack="imprint", attacker="adaptive", altered="a layer"),
+        finding([0], attack="trap-weights", altered="rows"),
+    ]
+    (verdict,) = judge_findings([finding([1]), *altered])
+    assert verdict.status == "broken"
+    malicious = verdict.malicious
+    assert malicious is not None
+    assert (malicious.status, malicious.by, malicious.read) == ("not broken", None, 0.0)
+    assert malicious.changed == "a layer; rows"
+    assert malicious.words == (
+        "not broken by the attacks tried: imprint (naive), imprint (adaptive), trap-weights (naive)"
+    )
+
+
+def test_without_attacks_by_a_malicious_server_the_verdict_is_one_line():
+    (verdict,) = judge_findings([finding([1])])
+    assert verdict.malicious is None
+    assert [str(line) for line in verdict.lines] == [verdict.words]
+    assert list(verdict.by_server) == ["honest"]
+
+
+def test_an_attack_on_labels_is_no_honest_server_that_looked_for_images():
+    labels = finding(None, attack="labels", labels=1.0)
+    (verdict,) = judge_findings([labels, finding([1], attack="april", altered="block 0")])
+    assert (verdict.status, verdict.server, verdict.labels) == ("broken", "malicious", 1.0)
+    assert verdict.tried == ("labels (naive)", "april (naive)")
+    assert verdict.malicious is not None
+    assert verdict.malicious.alone
+    assert verdict.malicious.tried == ("april (naive)",)
+
+
+def test_kinds_of_attacker_that_only_a_malicious_server_was_are_missing():
+    adaptive = finding([1], attack="imprint", attacker="adaptive", altered="a layer")
+    (verdict,) = judge_findings([finding([1]), adaptive])
+    assert verdict.missing == ("paper", "adaptive")
+
+
+@pytest.mark.parametrize(
+    ("noticed", "words"),
+    [
+        (None, ""),
+        (True, "; keyhole guard --incoming would have noticed the change"),
+        (False, "; keyhole guard --incoming would not have noticed the change"),
+    ],
+)
+def test_whether_a_client_would_have_noticed_is_said_where_it_was_checked(noticed, words):
+    worst = finding([1, 1], attack="imprint", altered="a layer", noticed=noticed)
+    other = finding([1, 0], attack="trap-weights", altered="rows", noticed=not noticed)
+    (verdict,) = judge_findings([finding([0, 0]), other, worst])
+    assert verdict.malicious is not None
+    assert verdict.malicious.noticed is noticed
+    assert verdict.malicious.words == f"broken by imprint (naive): 2 of 2 images read{words}"
+
+
+def test_no_check_of_several_changes_counts_unless_all_were_checked():
+    def judge(*noticed):
+        (verdict,) = judge_findings(
+            [finding([0], attack="imprint", altered="a layer", noticed=n) for n in noticed]
+        )
+        assert verdict.malicious is not None
+        return verdict.malicious.noticed
+
+    assert judge(True, True) is True
+    assert judge(True, False) is False
+    assert judge(True, None) is None
 
 
 def test_labels_alone_test_nothing():

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.plan import Plan, Stage, read_plan, tour
     from keyhole.auditing.results import AuditResult, load_result
     from keyhole.auditing.store import Store
-    from keyhole.auditing.verdict import Verdict
+    from keyhole.auditing.verdict import MaliciousVerdict, Verdict, VerdictLine
     from keyhole.progress import Progress
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "Finding",
     "GradientAttackResult",
     "IncomingCheck",
+    "MaliciousVerdict",
     "MembershipPlan",
     "MembershipResult",
     "Plan",
@@ -38,6 +39,7 @@ __all__ = [
     "Stage",
     "Store",
     "Verdict",
+    "VerdictLine",
     "attack_gradient",
     "audit",
     "check_incoming",

@@ -13,7 +13,7 @@ from keyhole.auditing.labels import label_defense
 from keyhole.auditing.pairing import pair_clients, pair_findings, pair_images
 from keyhole.auditing.results import AuditResult
 from keyhole.auditing.store import Store
-from keyhole.auditing.verdict import Verdict
+from keyhole.auditing.verdict import HONEST, MALICIOUS, MaliciousVerdict, Verdict
 from keyhole.errors import BadValue
 
 COMPARISON_VERSION = 1
@@ -76,8 +76,40 @@ class VerdictPair:
 
     @property
     def changed(self) -> bool:
-        """Whether both runs judged the defense, with different verdicts."""
-        return bool(self.first and self.second and self.first.status != self.second.status)
+        """Whether both runs judged the defense, with different verdicts on either server."""
+        return any(self.changed_for(server) for server in self.servers)
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """The servers that either run judged: ``honest``, ``malicious``."""
+        runs = (self.first, self.second)
+        judged = {server for verdict in runs if verdict for server in verdict.by_server}
+        return tuple(server for server in (HONEST, MALICIOUS) if server in judged)
+
+    @property
+    def shared(self) -> bool:
+        """Whether both runs judged the defense with the same kind of server."""
+        return any(None not in self.judged(server) for server in self.servers)
+
+    def judged(
+        self, server: str
+    ) -> tuple[Verdict | MaliciousVerdict | None, Verdict | MaliciousVerdict | None]:
+        """What each run says about one server; None if it was not tried.
+
+        Args:
+            server: ``honest`` or ``malicious``.
+        """
+        first, second = (v and v.by_server.get(server) for v in (self.first, self.second))
+        return first, second
+
+    def changed_for(self, server: str) -> bool:
+        """Whether both runs judged the defense with this server, with different verdicts.
+
+        Args:
+            server: ``honest`` or ``malicious``.
+        """
+        first, second = self.judged(server)
+        return bool(first and second and first.status != second.status)
 
     def to_json(self) -> dict[str, Any]:
         """The pair as JSON holds it."""
@@ -87,6 +119,20 @@ class VerdictPair:
             "data": self.either.data,
             "defense": label_defense(self.either.defense),
             "changed": self.changed,
+            "first": first and first.status,
+            "second": second and second.status,
+            "first_read": first and first.read,
+            "second_read": second and second.read,
+            "first_by": first and first.by,
+            "second_by": second and second.by,
+            "malicious": self.malicious_to_json() if MALICIOUS in self.servers else None,
+        }
+
+    def malicious_to_json(self) -> dict[str, Any]:
+        """The verdicts on a malicious server as JSON holds them."""
+        first, second = self.judged(MALICIOUS)
+        return {
+            "changed": self.changed_for(MALICIOUS),
             "first": first and first.status,
             "second": second and second.status,
             "first_read": first and first.read,

@@ -61,6 +61,8 @@ class Finding:
             folders.
         custom_metrics: Descriptions of ``metrics`` that Keyhole does not ship, so that they need
             not be installed to read the finding.
+        noticed: Whether a client that checks the model it receives would have noticed what a
+            malicious server changed; None: not checked.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -88,6 +90,7 @@ class Finding:
     reads_images: bool = True
     attack_label: str = ""
     custom_metrics: dict[str, Metric] = field(default_factory=dict)
+    noticed: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON holds it; its part of the schema is ``$defs/finding``."""

@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from keyhole.attacks import Attack
 from keyhole.auditing.accumulator import SettingAccumulator
 from keyhole.auditing.attack_setting import AttackRun, AttackSetting
 from keyhole.auditing.finding import Finding, build_key, read_versions
+from keyhole.auditing.incoming import check_incoming
 from keyhole.auditing.scoring import AnyJudge
 from keyhole.metrics import METRICS, summarise
 from keyhole.parameters import make_recordable, read_parameters
@@ -52,7 +54,22 @@ def build_finding(
         reads_images=run.attack.reads_images,
         attack_label=run.attack.label,
         custom_metrics={name: described[name] for name in summaries if name not in METRICS},
+        noticed=would_be_noticed(setting, run.attack),
     )
+
+
+def would_be_noticed(setting: AttackSetting, attack: Attack) -> bool | None:
+    """Whether a client that knows only its own code would notice that the model was altered.
+
+    None where the server is honest, or where the clients are captured ones.
+    """
+    resolved = setting.resolved
+    if attack.altered_model is None or setting.captured is not None:
+        return None
+    honest = resolved.prepare_model(setting.defense)
+    last = resolved.stage.aggregate - 1  # of a group, one that is not the first
+    sent = attack.personalise(setting.model, last, resolved.build_public_knowledge())
+    return check_incoming(honest, sent.state_dict(), shape=resolved.data.shape).suspicious
 
 
 def describe_recipe(setting: AttackSetting) -> dict[str, Any]:

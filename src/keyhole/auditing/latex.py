@@ -25,6 +25,7 @@ SPECIAL = {
 }
 
 UP, DOWN = r"$\uparrow$", r"$\downarrow$"
+DAGGER, MALICIOUS = r"$^\dagger$", "needs a malicious server, which changes the model."
 HOW_TO_READ = (
     "Means over images, below them 95% bootstrap intervals; arrows point to where more is seen."
 )
@@ -46,10 +47,13 @@ def latex_table(section: Section) -> str:
     caption = f"{section.model} on {section.data}: {section.facts}."
     if findings:
         caption += f" {HOW_TO_READ}"
+    latex_caption = escape(caption)
+    if any(not f.honest for f in findings):
+        latex_caption += f" {DAGGER} {MALICIOUS}"
     lines = (
         r"\begin{table}[t]",
         r"\centering\footnotesize\setlength{\tabcolsep}{4pt}",
-        rf"\caption{{{escape(caption)}}}",
+        rf"\caption{{{latex_caption}}}",
         *body,
         r"\end{table}",
     )
@@ -70,7 +74,8 @@ def format_findings(findings: Sequence[Finding], metrics: Sequence[Metric]) -> l
         if defense != last:
             lines.append(r"\midrule")
         names = ["" if defense == last else defense, label_attack(finding), finding.attacker]
-        lines.append(rf"{' & '.join([*map(escape, names), *format_means(finding, metrics)])} \\")
+        first = " & ".join(map(escape, names)) + ("" if finding.honest else DAGGER)
+        lines.append(rf"{' & '.join([first, *format_means(finding, metrics)])} \\")
         intervals = format_intervals(finding, metrics)
         if any(intervals):
             lines.append(rf"{' & '.join(['', '', '', *intervals])} \\")
@@ -101,8 +106,9 @@ def format_intervals(finding: Finding, metrics: Sequence[Metric]) -> list[str]:
 def format_verdicts(verdicts: Sequence[Verdict]) -> list[str]:
     """The ``tabular`` of a section without images: the verdict on each defense."""
     rows = [
-        rf"{escape(label_defense(v.defense))} & {escape(v.status)} & {escape(v.words)} \\"
+        rf"{escape(label_defense(v.defense))} & {escape(line.status)} & {escape(str(line))} \\"
         for v in verdicts
+        for line in v.lines
     ]
     head = (r"\begin{tabular}{llp{0.6\linewidth}}", r"\toprule", r"Defense & Verdict & Why \\")
     return [*head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]

@@ -127,9 +127,9 @@ class AuditResult(TabularResult):
         """One row for each finding, or for each image of each finding.
 
         The columns of a finding are model, data, defense, attack, attacker, server (honest or
-        altered), victims and images; the verdict on the setting; mean, low, high and worst of every
-        metric; seconds, seed, and the rest of the recipe. Rows of images have one column per
-        metric.
+        altered), victims and images; the verdict on the setting, and that on a malicious server
+        where one was tried; mean, low, high and worst of every metric; seconds, seed, and the rest
+        of the recipe. Rows of images have one column per metric.
         """
         if per_image:
             return image_rows(self.findings)

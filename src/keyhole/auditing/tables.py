@@ -33,11 +33,11 @@ def finding_rows(findings: Sequence[Finding], verdicts: Sequence[Verdict]) -> li
     have the metric.
     """
     names = [metric.name for metric in metrics_of(findings)]
-    statuses = {setting_key(v.model, v.data, v.defense): v.status for v in verdicts}
+    by_setting = {setting_key(v.model, v.data, v.defense): v for v in verdicts}
     return [
         {
             **identify(finding),
-            "verdict": statuses.get(setting_key(finding.model, finding.data, finding.defense)),
+            **describe_verdict(by_setting, finding),
             **{
                 f"{name}_{part}": getattr(finding.metrics.get(name), part, None)
                 for name in names
@@ -83,6 +83,16 @@ def identify(finding: Finding) -> Row:
         "server": "honest" if finding.honest else "altered",
         "victims": finding.victims,
         "images": count_images(finding),
+    }
+
+
+def describe_verdict(verdicts: Mapping[str, Verdict], finding: Finding) -> Row:
+    """The verdict on the finding's setting, and that on a malicious server alone."""
+    verdict = verdicts.get(setting_key(finding.model, finding.data, finding.defense))
+    malicious = verdict and verdict.malicious
+    return {
+        "verdict": verdict and verdict.status,
+        "malicious_verdict": malicious and malicious.status,
     }
 
 

@@ -1,15 +1,26 @@
-"""The verdict on a defense: the worst attacker wins, and nothing is ever called safe."""
+"""The verdict on a defense: the worst attacker wins, and nothing is ever called safe.
+
+Attackers with an honest server are never ranked with those who need a malicious one.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
 
 from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
+from keyhole.auditing.verdict_words import (
+    describe_broken,
+    describe_not_broken,
+    describe_notice,
+    describe_unscored,
+    describe_untested,
+    name_attacker,
+    name_attackers,
+)
 from keyhole.defenses import DEFENSES
 from keyhole.errors import KeyholeError
 from keyhole.spelling import spell
@@ -18,16 +29,70 @@ from keyhole.threat import Attacker
 BROKEN, NOT_BROKEN = "broken", "not broken"
 NOT_SCORED, NOT_TESTED = "not scored", "not tested"
 
-CONVINCED = 0.5
-"""Confidence from which on an attacker counts as convinced."""
-ABOVE_CHANCE = 3
-"""Re-identification is mentioned from this multiple of guessing on."""
-UNDEFENDED = "so this says that these attacks are weak here, not that the images are safe"
+HONEST, MALICIOUS = "honest", "malicious"
+ALONE = "only a server that alters the model was tried, no honest one"
+
+
+@dataclass(frozen=True)
+class MaliciousVerdict:
+    """What became of a defense where the server changes the model before it sends it out.
+
+    Args:
+        status: As in :class:`Verdict`.
+        by: The worst attacker: attack and kind; None if no image was read.
+        read: Share of the victims' images that the worst attacker read; None: nobody can say.
+        changed: What the worst attacker changed in the model, in words; if no image was read, all
+            that was changed.
+        tried: All attackers with a malicious server.
+        words: The verdict as a sentence.
+        noticed: Whether a client that checks what it receives (``keyhole guard --incoming``) would
+            have noticed the change; None: not checked.
+        alone: Whether no attack on images with an honest server was run. The whole verdict is then
+            about the malicious one.
+    """
+
+    status: str
+    by: str | None
+    read: float | None
+    changed: str
+    tried: tuple[str, ...]
+    words: str
+    noticed: bool | None = None
+    alone: bool = False
+
+
+@dataclass(frozen=True)
+class VerdictLine:
+    """One line of a verdict, as reports show it.
+
+    Args:
+        server: ``honest server`` or ``malicious server``; empty if no malicious one was tried.
+        status: The status with this server.
+        words: The verdict on this server as a sentence.
+        changed: What the server changed in the model; empty if it is honest.
+    """
+
+    server: str
+    status: str
+    words: str
+    changed: str = ""
+
+    @property
+    def subject(self) -> str:
+        """The server and what it changes, before a colon; empty as ``server`` is."""
+        how = f" (changes the model: {self.changed})" if self.changed else ""
+        return f"{self.server}{how}: " if self.server else ""
+
+    def __str__(self) -> str:
+        return f"{self.subject}{self.words}"
 
 
 @dataclass(frozen=True)
 class Verdict:
     """What became of one defense on one model and data set.
+
+    An honest and a malicious server are judged apart: all but ``malicious`` is about the honest
+    one, unless attacks on images were run with a malicious server alone.
 
     Args:
         defense: ``name`` and ``parameters`` of the defense.
@@ -36,12 +101,13 @@ class Verdict:
         status: ``broken`` if an attacker read at least one image, else ``not broken``; ``not
             tested`` if no attack that reads images was run, ``not scored`` without the truth.
         by: The worst attacker: attack and kind; None if no image was read.
-        tried: All attackers that were run.
+        tried: All attackers that were run with this server.
         read: Share of the victims' images that the worst attacker read; None: nobody can say.
         server: Whether the worst attacker's server was honest but curious, or malicious.
         labels: Share of labels inferred, if an attack tried that.
         missing: Kinds of attacker that this defense has not met here.
         words: The verdict as a sentence.
+        malicious: The verdict on a malicious server; None if no such attack was run.
     """
 
     defense: dict[str, Any]
@@ -55,8 +121,33 @@ class Verdict:
     labels: float | None
     missing: tuple[str, ...]
     words: str
+    malicious: MaliciousVerdict | None = None
+
+    @property
+    def by_server(self) -> dict[str, Verdict | MaliciousVerdict]:
+        """What was judged: status, attacker and share for an ``honest``, a ``malicious`` server."""
+        judged: dict[str, Verdict | MaliciousVerdict] = {}
+        if self.malicious is None or not self.malicious.alone:
+            judged[HONEST] = self
+        if self.malicious is not None:
+            judged[MALICIOUS] = self.malicious
+        return judged
+
+    @property
+    def lines(self) -> tuple[VerdictLine, ...]:
+        """The verdict in one line, or in one for each server if a malicious one was tried."""
+        if self.malicious is None:
+            return (VerdictLine("", self.status, self.words),)
+        changed = self.malicious.changed
+        if self.malicious.alone:
+            return (VerdictLine("malicious server", self.status, self.words, changed),)
+        return (
+            VerdictLine("honest server", self.status, self.words),
+            VerdictLine("malicious server", self.malicious.status, self.malicious.words, changed),
+        )
 
     def to_json(self) -> dict[str, Any]:
+        """The verdict as JSON holds it."""
         return asdict(self)
 
 
@@ -97,45 +188,83 @@ def parse_defense(text: str) -> dict[str, Any]:
 def judge_setting(findings: Sequence[Finding], skipped: Sequence[Skipped] = ()) -> Verdict:
     """The verdict on one defense from all that was tried against it."""
     first = findings[0]
-    images = [f for f in findings if "read" in f.metrics]
-    worst = max(images, key=rank_severity, default=None)
-    share = 0.0 if worst is None else worst.metrics["read"].mean
-    worst = worst if share else None
-    labels = [f.metrics["labels"].mean for f in findings if "labels" in f.metrics]
+    honest = [f for f in findings if f.honest]
+    altered = [f for f in findings if not f.honest]
+    alone = bool(altered) and not any(f.reads_images for f in honest)
+    judged = findings if alone else honest
+    outcome = find_outcome(judged, skipped)
+    malicious = judge_malicious(altered, skipped, alone=alone) if altered else None
+    labels = [f.metrics["labels"].mean for f in judged if "labels" in f.metrics]
     scored = bool(first.recipe.get("scored", True))
-    met = {f.attacker for f in (images if scored else findings)}
-    if not any(f.reads_images for f in findings):
-        status, words = NOT_TESTED, _describe_untested(findings, skipped)
-    elif not scored:
-        status, words = NOT_SCORED, _describe_unscored(findings)
-    elif worst is not None:
-        status, words = BROKEN, _describe_broken(worst)
-    else:
-        status, words = NOT_BROKEN, _describe_not_broken(findings, images)
+    met = {f.attacker for f in judged if "read" in f.metrics or not scored}
     return Verdict(
         defense=first.defense,
         model=first.model,
         data=first.data,
-        status=status,
-        by=None if worst is None else name_attacker(worst),
-        tried=name_attackers(findings),
-        read=share if status in (BROKEN, NOT_BROKEN) else None,
-        server=None if worst is None else worst.knowledge["server"],
+        status=outcome.status,
+        by=outcome.by,
+        tried=name_attackers(judged),
+        read=outcome.read,
+        server=None if outcome.worst is None else outcome.worst.knowledge["server"],
         labels=max(labels, default=None),
         missing=()
         if first.defense["name"] == "none"
         else tuple(kind.value for kind in Attacker if kind.value not in met),
-        words=words,
+        words=f"{malicious.words}; {ALONE}" if malicious and alone else outcome.words,
+        malicious=malicious,
     )
 
 
-def name_attacker(finding: Finding) -> str:
-    return f"{finding.attack} ({finding.attacker})"
+def judge_malicious(
+    findings: Sequence[Finding], skipped: Sequence[Skipped], *, alone: bool
+) -> MaliciousVerdict:
+    """The verdict on a server that changes the model, from the attacks that need one."""
+    outcome = find_outcome(findings, skipped)
+    changes = findings if outcome.worst is None else [outcome.worst]
+    checks = [f.noticed for f in changes]
+    noticed = None if None in checks else all(checks)
+    return MaliciousVerdict(
+        status=outcome.status,
+        by=outcome.by,
+        read=outcome.read,
+        changed="; ".join(dict.fromkeys(str(f.knowledge["altered_model"]) for f in changes)),
+        tried=name_attackers(findings),
+        words=f"{outcome.words}{describe_notice(noticed)}",
+        noticed=noticed,
+        alone=alone,
+    )
 
 
-def name_attackers(findings: Iterable[Finding]) -> tuple[str, ...]:
-    """Each attack once, with who used it."""
-    return tuple(dict.fromkeys(name_attacker(finding) for finding in findings))
+@dataclass(frozen=True)
+class Outcome:
+    """What attackers with one kind of server reached; ``worst`` read the most images, if any."""
+
+    status: str
+    worst: Finding | None
+    words: str
+
+    @property
+    def by(self) -> str | None:
+        return None if self.worst is None else name_attacker(self.worst)
+
+    @property
+    def read(self) -> float | None:
+        if self.worst is not None:
+            return self.worst.metrics["read"].mean
+        return 0.0 if self.status == NOT_BROKEN else None
+
+
+def find_outcome(findings: Sequence[Finding], skipped: Sequence[Skipped]) -> Outcome:
+    """The worst of the findings, which have one kind of server."""
+    images = [f for f in findings if "read" in f.metrics]
+    worst = max(images, key=rank_severity, default=None)
+    if not any(f.reads_images for f in findings):
+        return Outcome(NOT_TESTED, None, describe_untested(findings, skipped))
+    if not findings[0].recipe.get("scored", True):
+        return Outcome(NOT_SCORED, None, describe_unscored(findings))
+    if worst is not None and worst.metrics["read"].mean:
+        return Outcome(BROKEN, worst, describe_broken(worst))
+    return Outcome(NOT_BROKEN, None, describe_not_broken(findings, images))
 
 
 def judge_untested(skipped: Sequence[Skipped]) -> Verdict:
@@ -157,72 +286,7 @@ def judge_untested(skipped: Sequence[Skipped]) -> Verdict:
     )
 
 
-def rank_severity(finding: Finding) -> tuple[float, bool, int, float]:
-    """Most images read; then with the least: an honest server, no knowledge; then the clearest."""
+def rank_severity(finding: Finding) -> tuple[float, int, float]:
+    """Most images read; then by the attacker who knows the least; then the clearest images."""
     needs = [kind.value for kind in Attacker].index(finding.attacker)
-    return finding.metrics["read"].mean, finding.honest, -needs, finding.metrics["ssim"].mean
-
-
-def _describe_broken(worst: Finding) -> str:
-    values = worst.metrics["read"].per_image
-    how = "" if worst.honest else ", by a server that alters the model"
-    how = ", from the images on their way" if worst.knowledge.get("intercepted") else how
-    read = round(worst.metrics["read"].mean * len(values))
-    return f"broken by {name_attacker(worst)}: {read} of {len(values)} images read{how}"
-
-
-def _describe_not_broken(findings: Sequence[Finding], images: Sequence[Finding]) -> str:
-    tried = ", ".join(name_attackers(f for f in findings if f.reads_images))
-    caveats = f"{_describe_reidentified(images)}{_describe_undefended(images)}"
-    return f"not broken by the attacks tried: {tried}{caveats}"
-
-
-def _describe_reidentified(images: Sequence[Finding]) -> str:
-    """That reconstructions still point to the right image, although none was read."""
-    best = max(images, key=lambda f: f.metrics["reid"].mean, default=None)
-    if best is None:
-        return ""
-    share, gallery = best.metrics["reid"].mean, best.recipe["gallery"]
-    if share <= ABOVE_CHANCE / gallery:
-        return ""
-    count = len(best.metrics["reid"].per_image)
-    return (
-        f"; yet what {name_attacker(best)} saw points to the right image among {gallery} in "
-        f"{round(share * count)} of {count} cases"
-    )
-
-
-def _describe_undefended(images: Sequence[Finding]) -> str:
-    """What "not broken" means without a defense: something about the attacks."""
-    if not any(f.defense["name"] == "none" for f in images):
-        return ""
-    captured = any(f.recipe.get("captured") for f in images)
-    return f"; no defense {'is known of' if captured else 'was in place'}, {UNDEFENDED}"
-
-
-def _describe_unscored(findings: Sequence[Finding]) -> str:
-    """How sure the attackers are of what they show, which is all that can be said."""
-    sure = [f for f in findings if f.confidence]
-    if not sure:
-        return "not scored, nobody knows the truth; no attack returned images"
-    best = max(sure, key=lambda f: fmean(f.confidence))
-    count = sum(c >= CONVINCED for c in best.confidence)
-    return (
-        f"not scored, nobody knows the truth; {name_attacker(best)} shows "
-        f"{len(best.confidence)} image(s) and is convinced of {count} (confidence "
-        f"{fmean(best.confidence):.2f} on average)"
-    )
-
-
-def _describe_untested(findings: Sequence[Finding], skipped: Sequence[Skipped]) -> str:
-    """That no attack on images was run, why, and how to ask for one."""
-    tried = ", ".join(name_attackers(findings))
-    left_out = dict.fromkeys(why for f in findings for why in f.recipe.get("left_out", ()))
-    unfit = dict.fromkeys(s.attack for s in skipped)
-    if left_out:
-        why = "; ".join(left_out)
-    elif unfit:
-        why = f"{', '.join(unfit)} could not be used here; name another with --attack"
-    else:
-        why = "name one with --attack, or leave --attack out"
-    return f"not tested: only {tried} was run, which does not look for images; {why}"
+    return finding.metrics["read"].mean, -needs, finding.metrics["ssim"].mean

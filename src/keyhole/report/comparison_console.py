@@ -6,6 +6,7 @@ from rich.console import Console
 
 from keyhole.auditing.comparison import Comparison, FindingPair, RunComparison, VerdictPair
 from keyhole.auditing.labels import label_defense
+from keyhole.auditing.verdict import HONEST
 from keyhole.metrics import Metric
 from keyhole.report.comparison_view import (
     ComparedSection,
@@ -102,12 +103,15 @@ def difference_cell(pair: FindingPair, metric: Metric) -> str:
 
 
 def print_verdicts(pair: VerdictPair, name: str, console: Console) -> None:
-    """Prints one line: the verdict on a defense in each run."""
-    line = plain_text(f"  {label_defense(pair.either.defense)}: ", "bold")
-    for run, verdict in (("A ", pair.first), (f", {name} ", pair.second)):
-        status = "not in this run" if verdict is None else verdict.status
-        line.append_text(plain_text(run))
-        line.append_text(plain_text(status, COLOURS.get(status, "dim")))
-    if pair.changed:
-        line.append_text(plain_text("  changed", "bold"))
-    say(line, console=console)
+    """Prints one line for each server: the verdict on a defense in each run."""
+    for server in pair.servers:
+        label = "" if pair.servers == (HONEST,) else f"{server} server: "
+        line = plain_text(f"  {label_defense(pair.either.defense)}: {label}", "bold")
+        first, second = pair.judged(server)
+        for run, verdict in (("A ", first), (f", {name} ", second)):
+            status = "not in this run" if verdict is None else verdict.status
+            line.append_text(plain_text(run))
+            line.append_text(plain_text(status, COLOURS.get(status, "dim")))
+        if pair.changed_for(server):
+            line.append_text(plain_text("  changed", "bold"))
+        say(line, console=console)

@@ -66,7 +66,7 @@ def run_letter(number: int) -> str:
 
 def summarise_comparison(compared: RunComparison) -> str:
     """Says in two sentences how many verdicts changed and how many attackers see more or less."""
-    both = [v for v in compared.verdicts if v.first and v.second]
+    both = [v for v in compared.verdicts if v.shared]
     changed = sum(v.changed for v in both)
     verdicts = pluralise(len(both), "verdict")
     words = f"{changed or 'None'} of {verdicts} changed." if both else "No verdict is in both runs."

@@ -11,7 +11,7 @@ from keyhole.auditing.finding import Finding
 from keyhole.auditing.labels import label_attack, label_defense
 from keyhole.auditing.results import AuditResult
 from keyhole.auditing.sections import Section
-from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED
+from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED, Verdict
 from keyhole.metrics import Metric
 from keyhole.report import view
 from keyhole.terminal import TextTable, plain_text, say, say_table, stdout_console
@@ -79,14 +79,20 @@ def print_section(section: Section, console: Console, styles: Sequence[Intervals
     for name, why in sorted({w for f in section.findings for w in f.unavailable.items()}):
         say(f"{name} was not measured: {why}", console=console, style="dim")
     for verdict in section.verdicts:
+        print_verdict(verdict, console)
+    say(console=console)
+
+
+def print_verdict(verdict: Verdict, console: Console) -> None:
+    """Prints one line, or one for each server; labels are told with the first."""
+    for number, each in enumerate(verdict.lines):
         line = plain_text("  ")
-        line.append_text(plain_text(f"{label_defense(verdict.defense)}: ", "bold"))
-        line.append_text(plain_text(verdict.words, COLOURS[verdict.status]))
-        if verdict.labels is not None:
+        line.append_text(plain_text(f"{label_defense(verdict.defense)}: {each.subject}", "bold"))
+        line.append_text(plain_text(each.words, COLOURS[each.status]))
+        if verdict.labels is not None and number == 0:
             labels = view.format_value("labels", verdict.labels)
             line.append_text(plain_text(f"; labels inferred: {labels}"))
         say(line, console=console)
-    say(console=console)
 
 
 def build_table(section: Section, style: Intervals) -> TextTable:

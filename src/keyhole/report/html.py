@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,12 +14,14 @@ from keyhole.auditing.results import AuditResult
 from keyhole.auditing.scoring import READ_SSIM
 from keyhole.auditing.sections import Section
 from keyhole.auditing.store import Store
-from keyhole.auditing.verdict import Verdict, rank_severity
+from keyhole.auditing.verdict import BROKEN, HONEST, Verdict, rank_severity
 from keyhole.report import view
 from keyhole.report.drawing import LARGE
 from keyhole.report.figures import encode_picture, plot_losses, plot_sweep
 from keyhole.report.shell import fill_template
 
+Row = dict[str, Any]
+"""What the page shows of one finding."""
 SHOWN = 3
 """The most pictures in a row; the run folder holds more."""
 
@@ -63,7 +66,6 @@ def write(result: AuditResult, *, title: str | None = None) -> str:
 
 def _describe_section(section: Section, store: Store | None) -> dict[str, Any]:
     rows = [_describe_row(finding, store) for finding in section.findings]
-    by_key = {(r["finding"].attack, r["finding"].attacker, r["defense"]): r for r in rows}
     return {
         "about": section,
         "rows": rows,
@@ -75,7 +77,14 @@ def _describe_section(section: Section, store: Store | None) -> dict[str, Any]:
         },
         "notes": list(dict.fromkeys(note for f in section.findings for note in f.notes)),
         "verdicts": [
-            {"about": v, "defense": label_defense(v.defense), "row": _find_evidence(v, by_key)}
+            {
+                "about": v,
+                "defense": label_defense(v.defense),
+                "lines": [
+                    {"about": line, "row": _find_evidence(line.status, evidence)}
+                    for line, evidence in zip(v.lines, _split_by_server(v, rows), strict=True)
+                ],
+            }
             for v in section.verdicts
         ],
         "plots": [
@@ -88,7 +97,7 @@ def _describe_section(section: Section, store: Store | None) -> dict[str, Any]:
     }
 
 
-def _describe_row(finding: Finding, store: Store | None) -> dict[str, Any]:
+def _describe_row(finding: Finding, store: Store | None) -> Row:
     pictures = store.pictures(finding.key) if store is not None else {}
     found = view.pair_pictures(pictures)
     return {
@@ -131,10 +140,18 @@ def _describe_film(film: view.Film) -> list[dict[str, Any]]:
     ]
 
 
-def _find_evidence(verdict: Verdict, rows: dict[tuple[str, str, str], dict[str, Any]]) -> Any:
-    """Finds the row that a verdict rests on: the worst attacker's, or else the best attempt."""
+def _split_by_server(verdict: Verdict, rows: Sequence[Row]) -> list[list[Row]]:
+    """Finds the rows with pictures of a verdict's setting, for each server that it judges."""
     defense = label_defense(verdict.defense)
-    mine = [r for (_, _, d), r in rows.items() if d == defense and r["pictures"]]
-    if verdict.status == "broken":
-        return max(mine, key=lambda r: rank_severity(r["finding"]), default=None)
-    return max(mine, key=lambda r: max(p["ssim"] for p in r["pictures"]), default=None)
+    shown = [row for row in rows if row["defense"] == defense and row["pictures"]]
+    return [
+        [row for row in shown if row["finding"].honest == (server == HONEST)]
+        for server in verdict.by_server
+    ]
+
+
+def _find_evidence(status: str, rows: Sequence[Row]) -> Row | None:
+    """Finds the row that a verdict rests on: the worst attacker's, or else the best attempt."""
+    if status == BROKEN:
+        return max(rows, key=lambda row: rank_severity(row["finding"]), default=None)
+    return max(rows, key=lambda row: max(p["ssim"] for p in row["pictures"]), default=None)

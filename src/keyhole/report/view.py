@@ -13,16 +13,37 @@ from keyhole.auditing.finding import Finding
 from keyhole.auditing.labels import label_defense
 from keyhole.auditing.sections import Section
 from keyhole.auditing.store import Store
-from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED, Verdict
+from keyhole.auditing.verdict import (
+    BROKEN,
+    HONEST,
+    MALICIOUS,
+    NOT_BROKEN,
+    NOT_SCORED,
+    NOT_TESTED,
+    Verdict,
+)
 from keyhole.metrics import METRICS, Metric, Summary
 
 
 def summarise_verdicts(verdicts: Sequence[Verdict]) -> str:
-    """Says in a sentence or two how many settings were broken.
+    """Says in a sentence or two how many settings were broken, by each kind of server.
 
     Settings that were not tested or not scored are counted separately.
     """
-    count = Counter(v.status for v in verdicts)
+    honest, malicious = (
+        [v.by_server[server].status for v in verdicts if server in v.by_server]
+        for server in (HONEST, MALICIOUS)
+    )
+    if not malicious:
+        return count_statuses(honest)
+    both = {"Honest server": honest, "Malicious server, which changes the model": malicious}
+    counted = {server: count_statuses(each) for server, each in both.items() if each}
+    return " ".join(f"{who}: {words[0].lower()}{words[1:]}" for who, words in counted.items())
+
+
+def count_statuses(statuses: Sequence[str]) -> str:
+    """Says in a sentence or two how many settings were broken by one kind of server."""
+    count = Counter(statuses)
     broken, judged = count[BROKEN], count[BROKEN] + count[NOT_BROKEN]
     read = "at least one private image was read out of what a client shared"
     if not judged:

@@ -46,10 +46,11 @@ def check_rows(model: IncomingModel) -> Iterator[Alarm]:
     for layer in model.layers():
         if last is not None and layer.name == last.name:
             continue
-        yield from check_copies(layer.name, layer.rows, model.bias(layer.name, len(layer.rows)))
+        bias = model.bias(layer.name, len(layer.rows))
+        copies = list(check_copies(layer.name, layer.rows, bias))
+        yield from copies or check_span(layer.name, layer.rows)
         yield from check_constant_rows(layer.name, layer.rows)
         yield from check_signs(layer.name, layer.rows)
-        yield from check_span(layer.name, layer.rows)
 
 
 def check_copies(layer: str, rows: Tensor, bias: Tensor | None) -> Iterator[Alarm]:
