@@ -31,7 +31,7 @@ from keyhole.defenses import (
 )
 from keyhole.models import build
 from keyhole.seeds import generator
-from keyhole.threat import Observation
+from keyhole.threat import Observation, PublicKnowledge
 from keyhole.update import Update
 
 
@@ -48,12 +48,18 @@ def mlp_dropping() -> nn.Module:
     return Dropout(p=0.25).on_model(build("mlp", classes=10, channels=1, image_size=8))
 
 
+def rectified() -> nn.Module:
+    first = [nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.0)]
+    return nn.Sequential(*first, nn.Linear(32, 20), nn.ReLU(), nn.Linear(20, 10))
+
+
 @cache
 def model(name: str) -> nn.Module:
     own = {
         "convolutions": convolutions,
         "narrow-end": narrow_end,
         "mlp-dropping": mlp_dropping,
+        "rectified": rectified,
     }
     torch.manual_seed(0)
     return own[name]() if name in own else build(name, classes=10, channels=1, image_size=8)
@@ -83,6 +89,10 @@ PUZZLES = Case(
         "mlp": "its first layer '1' sees the whole image at once, not patches",
     },
     against=Mjp(gamma=0.5),
+)
+
+ADDED_BLOCK = Case(
+    "mlp", "imprint.measure.", {"mlp": "the server did not put an imprint block before the model"}
 )
 
 CASES = {
@@ -138,6 +148,20 @@ CASES = {
             "lenet": "it has no `blocks` as timm's ViTs have",
         },
     ),
+    "imprint": ADDED_BLOCK,
+    "loki": ADDED_BLOCK,
+    "imprint-weights": Case(
+        "rectified",
+        "1.",
+        {
+            "rectified": "the server did not turn its first layer into threshold rows",
+            "mlp": "no ReLU and linear layer follow '1'",
+            "lenet": "its layers lose pixels",
+        },
+    ),
+    "trap-weights": Case("mlp", "1.", {"lenet": "its first layer '0' is a 5x5 convolution"}),
+    "fishing": Case("lenet", "", {"convolutions": "logits come from a linear layer"}),
+    "single-out": Case("lenet", "", {"convolutions": "logits come from a linear layer"}),
     "intercept": Case("mlp", "", {"lenet": "no image was seen on its way"}),
     "intercept-undo": Case(
         "mlp", "", {"lenet": "it needs to know the defense on the images"}, against=Csvar()
@@ -194,13 +218,20 @@ def victim_of(
 ) -> Any:
     """A client that the attack applies to, under ``defense`` as well as the one it is against."""
     case = CASES[attack.name]
-    victim = observe(attack.alter(model(case.fits)), data, indices, case.against or defense)
+    altered = attack.alter(model(case.fits), know(data, len(indices)))
+    victim = observe(altered, data, indices, case.against or defense)
     if case.against is not None and defense is not None:
         seen = victim.observation
         side = ClientSide(generator=generator(0, "second defense"))
         twice = with_update(seen, defense.on_update(seen.update, side))
         victim = dataclasses.replace(victim, observation=twice)
     return victim.telling(*attack.given)
+
+
+def know(data: ImageSet, batch_size: int = 1) -> PublicKnowledge:
+    """What a server knows of clients with so many images; the last hundred images are public."""
+    public = data.normalise(data.images(range(len(data) - 100, len(data))))
+    return PublicKnowledge(data.shape, len(data.classes), public, batch_size)
 
 
 def with_update(observation: Observation, update: Update) -> Observation:

@@ -17,6 +17,7 @@ from attack_cases import (
     EVERY,
     OF_UPDATES,
     check_usable,
+    know,
     model,
     quick,
     victim_of,
@@ -225,11 +226,13 @@ def test_an_attack_is_a_frozen_record_that_spells_itself(attack: Attack) -> None
 
 
 @EVERY
-def test_an_attack_says_what_it_is(attack: Attack) -> None:
+def test_an_attack_says_what_it_is(attack: Attack, digits: ImageSet) -> None:
     assert attack.summary
     assert attack.paper
     assert attack.needs
     assert attack.uses <= set(Capability)
     assert not attack.only_adaptive or any(attack.knows(defense()) for defense in DEFENSES)
-    changed = attack.alter(model(CASES[attack.name].fits)) is not model(CASES[attack.name].fits)
+    honest, public = model(CASES[attack.name].fits), know(digits)
+    sent = attack.personalise(attack.alter(honest, public), 1, public)
+    changed = sent is not honest
     assert changed == (attack.altered_model is not None)

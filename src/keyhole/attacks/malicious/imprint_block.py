@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import skip_init
 
 from keyhole.errors import DoesNotFit
 
@@ -31,8 +32,9 @@ class ImprintBlock(nn.Module):
     def __init__(self, row: Tensor, thresholds: Tensor, *, sparse: bool, gain: float) -> None:
         super().__init__()
         rows = len(thresholds) - sparse
-        self.measure = nn.Linear(len(row), rows, device=row.device, dtype=row.dtype)
-        self.mix = nn.Linear(rows, 1, bias=False, device=row.device, dtype=row.dtype)
+        place: dict[str, Any] = {"device": row.device, "dtype": row.dtype}
+        self.measure = skip_init(nn.Linear, len(row), rows, **place)
+        self.mix = skip_init(nn.Linear, rows, 1, bias=False, **place)
         self.widths: Tensor | None
         self.register_buffer("widths", thresholds.diff() if sparse else None, persistent=False)
         with torch.no_grad():

@@ -66,7 +66,10 @@ class SingleOut(InvertingGradients):
         return muted
 
     def incompatibilities(self, observation: Observation) -> list[str]:
-        return super().incompatibilities(self.view_target(observation))
+        try:
+            return super().incompatibilities(self.view_target(observation))
+        except DoesNotFit as error:
+            return [str(error)]
 
     def stream(
         self, observations: Sequence[Observation], checkpointer: Checkpointer

@@ -113,7 +113,8 @@ def find_readable_last_layer(problem: MatchingProblem) -> str | None:
         return None
     layer = find_logits_layer(problem.model, problem.knowledge.shape)
     parameters = {name for name, _ in problem.model.named_parameters()}
-    return layer if {f"{layer}.weight", f"{layer}.bias"} <= parameters else None
+    shown = parameters if problem.reported is None else parameters & problem.reported
+    return layer if {f"{layer}.weight", f"{layer}.bias"} <= shown else None
 
 
 def find_block_size(problem: MatchingProblem) -> int | None:

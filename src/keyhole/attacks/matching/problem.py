@@ -32,6 +32,7 @@ class MatchingProblem:
         lr: The clients' learning rate.
         local_batch: The number of images in one local step.
         noise: The noise that a known defense declares in the first victim's update, by parameter.
+        reported: The parameters that the first victim's update has; None: all.
     """
 
     model: nn.Module
@@ -40,6 +41,7 @@ class MatchingProblem:
     lr: float
     local_batch: int
     noise: Mapping[str, Noise] = field(default_factory=dict)
+    reported: frozenset[str] | None = None
 
     @classmethod
     def from_observation(cls, observation: Observation) -> MatchingProblem:
@@ -52,7 +54,8 @@ class MatchingProblem:
             noise = knowledge.defense.noise_model(update, observation.model)
         model = set_mode(model, knowledge.client_mode).requires_grad_(False)
         local = min(update.batch_size, knowledge.batch_size)
-        return cls(model, knowledge, update.steps, update.lr, local, noise)
+        reported = frozenset(update.change)
+        return cls(model, knowledge, update.steps, update.lr, local, noise, reported)
 
     @property
     def like(self) -> Tensor:
