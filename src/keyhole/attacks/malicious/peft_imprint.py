@@ -10,6 +10,7 @@ import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from keyhole.attacks.analytic.linear_algebra import share_in_range
 from keyhole.attacks.analytic.noise import apply_wiener_filter, known_white_noise
@@ -22,7 +23,7 @@ from keyhole.attacks.malicious.ladder import (
     spread_quantiles,
 )
 from keyhole.attacks.malicious.last_layer import record_call
-from keyhole.attacks.malicious.patch_groups import group_patches
+from keyhole.attacks.malicious.patch_groups import find_shared_bins, group_patches
 from keyhole.defenses.capabilities import Capability
 from keyhole.errors import DoesNotFit
 from keyhole.models.adapters import Adapter
@@ -31,6 +32,9 @@ from keyhole.threat import Observation, PublicKnowledge
 
 LOGIT_SPREAD = 0.25
 """How much logits vary over public images: enough that no two images have the same slope."""
+
+FILL_STEPS = 200
+"""Steps in which pixels that were not read are interpolated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,18 +88,19 @@ class PeftImprint(Attack):
         known = observation.knowledge
         vit = AdaptedVit.find(observation.model, known.shape)
         read = read_patches(vit, observation)
-        if not len(read.pixels):
-            return Reconstruction(diagnostics={"images": 0})
         owners = group_patches(read.slopes, read.positions, known.batch_size)
+        if not (owners >= 0).any():
+            return Reconstruction(diagnostics={"images": 0})
+        shared = find_shared_bins(read.slopes, read.positions, owners)
         images, complete = [], []
-        for image in range(int(owners.max()) + 1):
-            own = owners == image
+        for image, mixtures in enumerate(shared):
+            own = (owners == image) | mixtures
             patches = read.pixels.new_full((vit.first.tokens, read.pixels.shape[1]), torch.nan)
             patches[read.positions[own]] = read.pixels[own]
             whole = fill_gaps(vit.first.assemble(patches, known.shape))
             noise = float(read.variances[own].mean())
             images.append(apply_wiener_filter(whole, noise) if noise else whole)
-            complete.append(float(patches[:, 0].isfinite().double().mean()))
+            complete.append(int((owners == image).sum()) / len(patches))
         found = torch.stack(images)
         return Reconstruction(
             images=found,
@@ -222,5 +227,13 @@ def sum_writings(adapters: list[tuple[str, Adapter]], values: Tensor) -> Tensor:
 
 
 def fill_gaps(image: Tensor) -> Tensor:
-    """Returns an image ``[C, H, W]`` whose missing pixels (NaN) have their channel's mean."""
-    return torch.where(image.isnan(), image.nanmean((1, 2), keepdim=True), image)
+    """Returns an image ``[C, H, W]`` whose missing pixels (NaN) are interpolated.
+
+    They start from their channel's mean and take the mean of their neighbours many times.
+    """
+    missing = image.isnan()
+    filled = torch.where(missing, image.nanmean((1, 2), keepdim=True), image)
+    for _ in range(FILL_STEPS if missing.any() else 0):
+        smooth = F.avg_pool2d(F.pad(filled[None], (1, 1, 1, 1), mode="replicate"), 3, stride=1)[0]
+        filled = torch.where(missing, smooth, filled)
+    return filled
