@@ -120,6 +120,7 @@ def test_slopes_tell_images_apart():
         (timm_vit(), "no adapters"),
         (add_adapters(timm_vit(embed_dim=60)), "tokens of 60 values cannot carry patches of 64"),
         (add_adapters(timm_vit(), width=2), "2 bins for 4 patches"),
+        (add_adapters(timm_vit(depth=1)), "no adapter stands before the attention"),
         (add_adapters(timm_vit(pre_norm=True)), "normalises tokens"),
         (add_adapters(timm_vit(reg_tokens=2)), "one class token at most"),
         (add_adapters(timm_vit(global_pool="max")), "pools tokens by 'max'"),

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from keyhole.attacks.malicious.last_layer import record_call
 from keyhole.errors import DoesNotFit
 from keyhole.models.adapters import AdaptedBlock, Adapter, find_adapters
 from keyhole.models.anatomy import InputLayer, Shape, find_input_layer
@@ -108,6 +109,8 @@ class AdaptedVit:
         if pool not in ("token", "avg"):
             raise DoesNotFit(f"it pools tokens by {pool!r}, neither a class token nor their mean")
         blocks = tuple(part for part in model.modules() if isinstance(part, AdaptedBlock))
+        if pool == "token" and len(blocks) < 2:
+            raise DoesNotFit("no adapter stands before the attention that feeds its class token")
         return cls(model, first, blocks, averages=pool == "avg")
 
     @property
@@ -146,6 +149,11 @@ class AdaptedVit:
         """Returns what the token's values are used for."""
         return TokenLayout.choose(*self.embedding.shape)
 
+    def embed(self, images: Tensor) -> Tensor:
+        """Returns the tokens ``[n, N, D]`` that patches of images ``[n, C, H, W]`` should be."""
+        patches = images.flatten(1)[:, self.first.layout.to(images.device)]
+        return patches @ self.embedding.T + self.positions
+
     def read_pixels(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Returns the pixels ``[b, P]`` of tokens ``[b, D]`` at known positions ``[b]``."""
         return (tokens - self.positions[positions].to(tokens)) @ self.embedding.to(tokens)
@@ -181,6 +189,14 @@ def wire_patches(vit: AdaptedVit, lowest: float, highest: float) -> None:
             part.reset_parameters()
     if not vit.averages:
         mix_tokens(vit.blocks[-1], layout.carrier)
+
+
+def check_wires(vit: AdaptedVit, image: Tensor) -> None:
+    """Raises :class:`DoesNotFit` unless the patches of ``image [1, C, H, W]`` arrive unharmed."""
+    arrived = record_call(vit.model, vit.adapters[-1][1], image)[0][:, -vit.first.tokens :]
+    wanted = vit.embed(image)
+    if arrived.shape != wanted.shape or not torch.allclose(arrived, wanted, rtol=1e-4, atol=1e-4):
+        raise DoesNotFit("its blocks change tokens even where attention and MLP add nothing")
 
 
 def copy_pixels(vit: AdaptedVit, layout: TokenLayout, lowest: float, highest: float) -> None:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from keyhole.attacks.analytic.linear_algebra import share_in_range
 from keyhole.attacks.analytic.noise import apply_wiener_filter, known_white_noise
 from keyhole.attacks.base import Attack, Reconstruction
-from keyhole.attacks.malicious.carried_patches import AdaptedVit, wire_patches
+from keyhole.attacks.malicious.carried_patches import AdaptedVit, check_wires, wire_patches
 from keyhole.attacks.malicious.ladder import (
     FilledBins,
     read_bins,
@@ -53,7 +53,7 @@ class PeftImprint(Attack):
 
     name: ClassVar[str] = "peft-imprint"
     summary: ClassVar[str] = "sorts patches into the bins of a frozen ViT's adapters and reads each"
-    paper: ClassVar[str] = "Zhang et al. 2025 (PEFTLeak)"
+    paper: ClassVar[str] = "Sami et al. 2025 (PEFTLeak)"
     needs: ClassVar[str] = "a ViT with adapters whose tokens have room for a patch's pixels"
     recovers_inputs: ClassVar[bool] = True
     uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE, Capability.NOISE})
@@ -67,6 +67,7 @@ class PeftImprint(Attack):
         images = public.images.to(vit.embedding)
         with torch.no_grad():
             wire_patches(vit, float(images.min()), float(images.max()))
+            check_wires(vit, images[:1])
             lay_ladders(vit, images, self.gain)
             slope_head(vit, images)
         return changed
@@ -132,8 +133,7 @@ def place_thresholds(vit: AdaptedVit, images: Tensor, bins: int) -> Tensor:
     count, functional = vit.first.tokens, vit.choose_layout().functional.to(images)
     if bins < count:
         raise DoesNotFit(f"its adapters have {bins} bins for {count} patches: widen them")
-    patches = images.flatten(1)[:, vit.first.layout.to(images.device)]
-    values = patches @ (vit.embedding.T @ functional) + vit.positions @ functional
+    values = vit.embed(images) @ functional
     centres = vit.positions @ functional + float(images.max() + images.min()) / 2
     half = float(centres.diff().mean()) / 2 if count > 1 else float(images.max() - images.min())
     edges = []
