@@ -57,4 +57,5 @@ __all__ = [
 # instead of 0.04 s on two cores with one other busy process.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-__getattr__, __dir__ = import_on_demand(__name__)
+if not TYPE_CHECKING:  # else any name would pass for one of this package
+    __getattr__, __dir__ = import_on_demand(__name__)

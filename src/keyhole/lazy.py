@@ -4,8 +4,8 @@ A package lists its names once, as imports that only type checkers run::
 
     if TYPE_CHECKING:
         from keyhole.auditing.plan import Plan
-
-    __getattr__, __dir__ = import_on_demand(__name__)
+    else:
+        __getattr__, __dir__ = import_on_demand(__name__)
 
 From then on ``keyhole.auditing.Plan`` imports ``keyhole.auditing.plan`` when it is first used.
 """

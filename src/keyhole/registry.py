@@ -6,6 +6,7 @@ declare, and any other part is found at ``package.module:Name``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
@@ -61,6 +62,16 @@ class Registry(Generic[T]):
         if isinstance(self._base, str):
             self._base = cast("type[Any]", import_address(self._base))
         return self._base
+
+    def takes(self, kind: type) -> bool:
+        """Returns whether a class extends the base class; imports nothing.
+
+        Args:
+            kind: The class. If it extends the base class, that is imported already.
+        """
+        if isinstance(self._base, str) and self._base.partition(":")[0] not in sys.modules:
+            return False
+        return self.base is not None and issubclass(kind, self.base)
 
     def __iter__(self) -> Iterator[type[T]]:
         """Imports and returns Keyhole's own parts."""
@@ -212,7 +223,7 @@ def registered_name(kind: type) -> str | None:
     """
     if kind.__module__.partition(".")[0] == "keyhole" and "name" in vars(kind):
         return str(vars(kind)["name"])
-    open_to_it = [r for r in REGISTRIES if r.base is not None and issubclass(kind, r.base)]
+    open_to_it = [r for r in REGISTRIES if r.takes(kind)]
     return next((name for r in open_to_it if (name := r.registered_name(kind))), None)
 
 
@@ -239,7 +250,7 @@ def part_name(part: object) -> str:
     own = vars(kind).get("name")
     if registered is not None or own is None:
         return registered or address_of(kind)
-    taken = any(r.base and issubclass(kind, r.base) and own in r.names() for r in REGISTRIES)
+    taken = any(r.takes(kind) and own in r.names() for r in REGISTRIES)
     return address_of(kind) if taken else str(own)
 
 

@@ -19,6 +19,7 @@ SMALLEST = {
     "federation.py": "--clients 2 --repeats 1 --no-flower",
     "csvar.py": "--images 1 --turns 1",
     "csvar_unshuffle.py": "--sets faces --images 2 --gallery 8",
+    "incoming.py": "--fresh 1 --trained 1 --held-out 0 --architectures lenet",
     "mjp.py": "--networks deit --batch 2 --turns 1 --steps 1",
     "tip.py": "--model lenet --images 2 --turns 1",
     "unshuffle.py": "--sets photos --images 1 --gammas 0.1 --noises none",
@@ -101,6 +102,15 @@ def test_csvar_unshuffle(capsys: Capture) -> None:
     assert rows["shuffled"]["SSIM"] < rows["solved"]["SSIM"]
     assert rows["thumbnail"]["SSIM"] < rows["expected"]["SSIM"]
     assert rows["1 at 20 dB"]["SSIM"] < rows["16 at 30 dB"]["SSIM"]
+
+
+def test_incoming(capsys: Capture) -> None:
+    found = run_here("incoming.py", capsys)
+    honest = found["honest"]
+    assert (honest["networks"], honest["networks with an alarm"]) == (2, 0)
+    altered = found["altered"]
+    assert altered["fishing"]["lenet"]["model"] == ["muted classes", "fixed output"]
+    assert all(view["model"] for rows in altered.values() for view in rows.values())
 
 
 def test_mjp(capsys: Capture) -> None:

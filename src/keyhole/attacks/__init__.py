@@ -110,4 +110,5 @@ ATTACKS: Registry["Attack"] = Registry(
     group="keyhole.attacks",
 )
 
-__getattr__, __dir__ = import_on_demand(__name__)
+if not TYPE_CHECKING:  # else any name would pass for one of this package
+    __getattr__, __dir__ = import_on_demand(__name__)

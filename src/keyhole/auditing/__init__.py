@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.comparison import Comparison, compare_results
     from keyhole.auditing.finding import Finding, read_versions
     from keyhole.auditing.gradient_search import GradientAttackResult
+    from keyhole.auditing.incoming import IncomingCheck, check_incoming, incoming_mod
     from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
     from keyhole.auditing.launch import audit, run_plan
     from keyhole.auditing.membership import infer_membership
@@ -29,6 +30,7 @@ __all__ = [
     "Comparison",
     "Finding",
     "GradientAttackResult",
+    "IncomingCheck",
     "MembershipPlan",
     "MembershipResult",
     "Plan",
@@ -38,7 +40,9 @@ __all__ = [
     "Verdict",
     "attack_gradient",
     "audit",
+    "check_incoming",
     "compare_results",
+    "incoming_mod",
     "infer_membership",
     "load_result",
     "read_plan",
@@ -48,4 +52,5 @@ __all__ = [
     "tour",
 ]
 
-__getattr__, __dir__ = import_on_demand(__name__)
+if not TYPE_CHECKING:  # else any name would pass for one of this package
+    __getattr__, __dir__ = import_on_demand(__name__)

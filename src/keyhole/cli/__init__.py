@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DataDir", "Device", "Json", "main", "read_victims_at_once", "show_progress"]
 
-__getattr__, __dir__ = import_on_demand(__name__)
+if not TYPE_CHECKING:  # else any name would pass for one of this package
+    __getattr__, __dir__ = import_on_demand(__name__)
 
 
 def main() -> None:

@@ -65,6 +65,19 @@ def check_victim(
         check_tensor_file(weights)
 
 
+def check_incoming_names(
+    files: Sequence[Path | None], model: str | None, data: str | None, data_dir: str | None
+) -> None:
+    """Checks what the user names of a model that a server sent, of which much may be missing."""
+    for file in files:
+        if file is not None:
+            check_tensor_file(file)
+    if model is not None:
+        check_model_name(model)
+    if data is not None:
+        check_source(data, data_dir=data_dir)
+
+
 def check_defenses(defenses: Sequence[str]) -> None:
     """Checks the names of defenses."""
     for defense in defenses:

@@ -9,7 +9,8 @@ import typer
 
 from keyhole.auditing.plan import Stage
 from keyhole.auditing.self_check import check_seconds, check_threshold
-from keyhole.cli.early_checks import check_defenses, check_victim
+from keyhole.cli.early_checks import check_defenses, check_incoming_names, check_victim
+from keyhole.cli.incoming import IncomingFiles, OwnImages, guard_incoming, read_indices
 from keyhole.cli.plan_options import Given, takes_fields_of
 from keyhole.cli.shared import DataDir, Json
 from keyhole.errors import BadValue
@@ -30,12 +31,26 @@ OTHERS = 256
 
 @takes_fields_of(Stage, only=("image_size", "mean", "std", "client_mode"))
 def guard(
-    before: Annotated[Path, typer.Option(help="The global weights the server sent, safetensors.")],
+    before: Annotated[
+        Path | None, typer.Option(help="The global weights the server sent, safetensors.")
+    ] = None,
     after: Annotated[
-        Path, typer.Option(help="The weights after local training: what would be uploaded.")
-    ],
-    model: Annotated[str, typer.Option(help="The model, by name.")],
-    data: Annotated[str, typer.Option(help="The client's images: a folder, or a data set.")],
+        Path | None, typer.Option(help="The weights after local training: what would be uploaded.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model, by name.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The client's images: a folder, or a data set.")
+    ] = None,
+    incoming: Annotated[
+        Path | None,
+        typer.Option(help="Check this model that the server sent, instead of an update."),
+    ] = None,
+    previous: Annotated[
+        Path | None, typer.Option(help="The model of the round before, beside --incoming.")
+    ] = None,
+    expected_hash: Annotated[
+        str | None, typer.Option(help="The hash that other clients got, beside --incoming.")
+    ] = None,
     images: Annotated[
         str | None, typer.Option(help="Which of them it trained on: 3,5; default: all.")
     ] = None,
@@ -57,6 +72,10 @@ def guard(
 
     Exit codes: 0 no attack tried reads an image; 1 an image was read: it leaks; 2 the input cannot
     be used; 4 no attack on images could be tried, so nobody knows.
+
+    With --incoming, check the model that the server sent before training on it: 0 no alarm;
+    1 alarm: do not train on it; 2 the input cannot be used. --model, --data, --previous and
+    --expected-hash each allow more checks.
     """
     mode = parse_mode(given.get("client_mode", "train"))
     check_mean_and_std(given.get("mean"), given.get("std"))
@@ -65,6 +84,19 @@ def guard(
     check_threshold(threshold)
     check_seconds(seconds)
     check_defenses([defense])
+    if incoming is not None:
+        if before is not None or after is not None:
+            raise BadValue("give --incoming, or --before and --after: they check different things")
+        check_incoming_names((incoming, previous), model, data, data_dir)
+        files = IncomingFiles(incoming, previous, expected_hash, model, defense)
+        client = OwnImages(data, images, given.get("image_size"), mean, std, data_dir)
+        raise typer.Exit(guard_incoming(files, client, as_json=as_json))
+    if previous is not None or expected_hash is not None:
+        raise BadValue("--previous and --expected-hash belong to --incoming FILE: give that too")
+    if before is None or after is None or model is None or data is None:
+        needed = {"--before": before, "--after": after, "--model": model, "--data": data}
+        absent = ", ".join(repr(name) for name, value in needed.items() if value is None)
+        raise BadValue(f"Missing option {absent}: give it, or --incoming FILE for a server's model")
     check_victim(data, model, data_dir, weights=before)
     check_tensor_file(after)
     with INTERRUPTS.leaving_at_once():
@@ -123,14 +155,3 @@ def verdict_lines(result: SelfCheck) -> list[str]:
     first = {True: "LEAKS: ", False: "", None: "NOT TESTED: "}[result.leaks] + result.words
     more = [each for each in (result.labels, result.membership) if each is not None]
     return [first, *map(str, more), *(f"note: {note}" for note in result.notes)]
-
-
-def read_indices(text: str | None, count: int) -> list[int]:
-    """Reads indices such as ``3,5``; None means all."""
-    if text is None:
-        return list(range(count))
-    parts = [part.strip() for part in text.split(",")]
-    bad = [part for part in parts if not part.isdecimal() or int(part) >= count]
-    if bad:
-        raise BadValue(f"images: there is no image {bad[0]!r} among {count}: write 3,5")
-    return [int(part) for part in parts]

@@ -96,4 +96,5 @@ DEFENSES: Registry["Defense"] = Registry(
     group="keyhole.defenses",
 )
 
-__getattr__, __dir__ = import_on_demand(__name__)
+if not TYPE_CHECKING:  # else any name would pass for one of this package
+    __getattr__, __dir__ = import_on_demand(__name__)

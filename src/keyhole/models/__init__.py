@@ -38,4 +38,5 @@ __all__ = [
     "load_weights",
 ]
 
-__getattr__, __dir__ = import_on_demand(__name__)
+if not TYPE_CHECKING:  # else any name would pass for one of this package
+    __getattr__, __dir__ = import_on_demand(__name__)

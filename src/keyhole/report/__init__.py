@@ -11,4 +11,5 @@ if TYPE_CHECKING:
 
 __all__ = ["print_result", "render", "write", "write_figures"]
 
-__getattr__, __dir__ = import_on_demand(__name__)
+if not TYPE_CHECKING:  # else any name would pass for one of this package
+    __getattr__, __dir__ = import_on_demand(__name__)

@@ -65,13 +65,13 @@ class Fishing(InvertingGradients):
         last = LastLayer.find(changed, public.shape)
         with torch.no_grad():
             if self.share < 1:
-                row = self.gate_unit(changed, last, public.images)
+                row = self._gate_unit(changed, last, public.images)
             else:
                 row = last.layer.weight[self.target].clone()
-            self.mute_classes(changed, last, row, public.images)
+            self._mute_classes(changed, last, row, public.images)
         return changed
 
-    def mute_classes(self, model: nn.Module, last: LastLayer, row: Tensor, images: Tensor) -> None:
+    def _mute_classes(self, model: nn.Module, last: LastLayer, row: Tensor, images: Tensor) -> None:
         """Leaves the target class its ``row`` of weights, and makes it look unlikely."""
         layer = last.layer
         bias: nn.Parameter | None = layer.bias
@@ -85,7 +85,7 @@ class Fishing(InvertingGradients):
         layer.weight.zero_()
         layer.weight[self.target] = row
 
-    def gate_unit(self, model: nn.Module, last: LastLayer, images: Tensor) -> Tensor:
+    def _gate_unit(self, model: nn.Module, last: LastLayer, images: Tensor) -> Tensor:
         """Makes one hidden unit fire for a share of images; returns weights that see it alone."""
         hidden = find_hidden_layer(model, last, images)
         values = record_call(model, hidden, images.to(hidden.weight))[1]
@@ -98,16 +98,16 @@ class Fishing(InvertingGradients):
 
     def incompatibilities(self, observation: Observation) -> list[str]:
         try:
-            return super().incompatibilities(self.view_single_image(observation))
+            return super().incompatibilities(self._view_single_image(observation))
         except DoesNotFit as error:
             return [str(error)]
 
     def stream(
         self, observations: Sequence[Observation], checkpointer: Checkpointer
     ) -> Iterator[Reconstruction]:
-        return super().stream([self.view_single_image(o) for o in observations], checkpointer)
+        return super().stream([self._view_single_image(o) for o in observations], checkpointer)
 
-    def view_single_image(self, observation: Observation) -> Observation:
+    def _view_single_image(self, observation: Observation) -> Observation:
         """Returns the observation as if the client had the fished image alone."""
         known = observation.knowledge
         last = LastLayer.find(observation.model, known.shape)

@@ -50,10 +50,10 @@ class Imprint(Attack):
     altered_model: ClassVar[str | None] = "a fully connected layer of threshold rows added in front"
 
     def alter(self, model: nn.Module, public: PublicKnowledge | None = None) -> nn.Module:
-        row, thresholds, sparse = self.place_thresholds(model, public)
+        row, thresholds, sparse = self._place_thresholds(model, public)
         return insert_block(model, ImprintBlock(row, thresholds, sparse=sparse, gain=self.gain))
 
-    def place_thresholds(
+    def _place_thresholds(
         self, model: nn.Module, public: PublicKnowledge | None
     ) -> tuple[Tensor, Tensor, bool]:
         """Returns the functional ``[D]``, its thresholds, and whether each row has its own bin."""
@@ -62,11 +62,11 @@ class Imprint(Attack):
         like = next(model.parameters())
         row = torch.full((public.images[0].numel(),), 1 / public.images[0].numel()).to(like)
         sparse = self.form in ("sparse", "one-shot") or (self.form == "auto" and public.steps > 1)
-        shares = self.shares(sparse=sparse, images=public.batch_size * public.clients)
+        shares = self._compute_shares(sparse=sparse, images=public.batch_size * public.clients)
         values = public.images.flatten(1).to(like) @ row
         return row, spread_quantiles(values, shares), sparse
 
-    def shares(self, *, sparse: bool, images: int) -> Tensor:
+    def _compute_shares(self, *, sparse: bool, images: int) -> Tensor:
         """The shares of all images that lie below each threshold."""
         if self.form == "one-shot":
             half = 0.5 / max(images, 2)

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import skip_init
 
 from keyhole.errors import DoesNotFit
 
@@ -32,9 +31,10 @@ class ImprintBlock(nn.Module):
     def __init__(self, row: Tensor, thresholds: Tensor, *, sparse: bool, gain: float) -> None:
         super().__init__()
         rows = len(thresholds) - sparse
-        place: dict[str, Any] = {"device": row.device, "dtype": row.dtype}
-        self.measure = skip_init(nn.Linear, len(row), rows, **place)
-        self.mix = skip_init(nn.Linear, rows, 1, bias=False, **place)
+        with torch.device("meta"):  # no initial weights, and no draws from the global generator
+            measure, mix = nn.Linear(len(row), rows), nn.Linear(rows, 1, bias=False)
+        self.measure = measure.to(row.dtype).to_empty(device=row.device)
+        self.mix = mix.to(row.dtype).to_empty(device=row.device)
         self.widths: Tensor | None
         self.register_buffer("widths", thresholds.diff() if sparse else None, persistent=False)
         with torch.no_grad():

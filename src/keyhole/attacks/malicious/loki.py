@@ -43,7 +43,7 @@ class Loki(Imprint):
     altered_model: ClassVar[str | None] = "a layer added in front, with rows of its own per client"
 
     def alter(self, model: nn.Module, public: PublicKnowledge | None = None) -> nn.Module:
-        row, thresholds, sparse = self.place_thresholds(model, public)
+        row, thresholds, sparse = self._place_thresholds(model, public)
         assert public is not None
         if sparse:
             raise DoesNotFit("attack 'loki' needs clients that take one step")

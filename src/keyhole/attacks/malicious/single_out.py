@@ -67,20 +67,20 @@ class SingleOut(InvertingGradients):
 
     def incompatibilities(self, observation: Observation) -> list[str]:
         try:
-            return super().incompatibilities(self.view_target(observation))
+            return super().incompatibilities(self._view_target(observation))
         except DoesNotFit as error:
             return [str(error)]
 
     def stream(
         self, observations: Sequence[Observation], checkpointer: Checkpointer
     ) -> Iterator[Reconstruction]:
-        alone = [self.view_target(observation) for observation in observations]
+        alone = [self._view_target(observation) for observation in observations]
         for closed_form in CLOSED_FORMS:
             if alone and not closed_form.incompatibilities(alone[0]):
                 return (closed_form.reconstruct(observation) for observation in alone)
         return super().stream(alone, checkpointer)
 
-    def view_target(self, observation: Observation) -> Observation:
+    def _view_target(self, observation: Observation) -> Observation:
         """Returns the observation as if the server had got the target's update alone."""
         known, update = observation.knowledge, observation.update
         last = LastLayer.find(observation.model, known.shape)

@@ -34,4 +34,5 @@ MEMBERSHIP: Registry["MembershipAttack"] = Registry(
     group="keyhole.membership",
 )
 
-__getattr__, __dir__ = import_on_demand(__name__)
+if not TYPE_CHECKING:  # else any name would pass for one of this package
+    __getattr__, __dir__ = import_on_demand(__name__)

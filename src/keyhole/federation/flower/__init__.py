@@ -34,6 +34,7 @@ from keyhole.federation.flower.active_defense import (
     tell_defense,
     train_locally,
 )
+from keyhole.federation.flower.downloads import before_training
 from keyhole.federation.flower.messages import CallNext, Mod
 from keyhole.federation.flower.mods import as_mod, before_upload
 from keyhole.federation.flower.server import curious
@@ -44,6 +45,7 @@ __all__ = [
     "CallNext",
     "Mod",
     "as_mod",
+    "before_training",
     "before_upload",
     "curious",
     "protect_images",
