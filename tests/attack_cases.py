@@ -159,6 +159,15 @@ CASES = {
             "lenet": "its layers lose pixels",
         },
     ),
+    "peft-imprint": Case(
+        "adapters:vit-small",
+        "blocks.0.adapter1.down.",
+        {
+            "adapters:vit-small": "the server did not turn its adapters into threshold rows",
+            "vit-small": "it has no adapters",
+            "mlp": "it has no adapters",
+        },
+    ),
     "trap-weights": Case("mlp", "1.", {"lenet": "its first layer '0' is a 5x5 convolution"}),
     "fishing": Case("lenet", "", {"convolutions": "logits come from a linear layer"}),
     "single-out": Case("lenet", "", {"convolutions": "logits come from a linear layer"}),

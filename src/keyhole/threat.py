@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from keyhole.defenses.base import Defense
 from keyhole.defenses.capabilities import Capability
+from keyhole.models.modes import find_trained_parameters
 from keyhole.settings import ClientMode
 from keyhole.update import Update, check_type
 
@@ -166,6 +167,8 @@ class Server:
     """
 
     def __init__(self, model: nn.Module) -> None:
+        self.reported = frozenset(find_trained_parameters(model))
+        """The parameters that clients train and report."""
         self.sent = copy.deepcopy(model).eval().requires_grad_(False)
         for parameter in self.sent.parameters():
             parameter.grad = None

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.data import load
-from keyhole.defenses import ClientSide, Defense, Dropout, Gaussian, NoDefense
+from keyhole.defenses import DEFENSES, ClientSide, Defense, Dropout, Gaussian, NoDefense
 from keyhole.errors import BadUpdate, DoesNotFit, KeyholeError
 from keyhole.federation import LocalTraining, compute_local_update, train_client
+from keyhole.federation.averaging import average_updates
+from keyhole.federation.backends import CudaGraphTrainer, VmapTrainer
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.update import Update
@@ -230,3 +232,55 @@ def test_telemetry_comes_with_the_update(model: nn.Module) -> None:
         generator=generator(0),
     )
     assert telemetry.keys() == {"update_norm", "clip_scale", "noise_norm"}
+
+
+@pytest.mark.parametrize("lr", [None, 0.1])
+def test_of_a_partly_frozen_model_only_the_rest_is_trained_and_reported(lr: float | None) -> None:
+    """As a plain loop of PyTorch trains it: three steps of SGD on what requires a gradient."""
+    model = build("adapters:vit-small", classes=10, channels=1, image_size=8)
+    steps = 1 if lr is None else 3
+    update = shared(model, training=LocalTraining(steps=steps, lr=lr))
+    twin = copy.deepcopy(model).train()
+    trained = {name: p for name, p in twin.named_parameters() if p.requires_grad}
+    optimiser = torch.optim.SGD(trained.values(), lr=lr or 1.0)
+    for _ in range(steps):
+        optimiser.zero_grad()
+        F.cross_entropy(twin(INPUTS), LABELS).backward()
+        optimiser.step()
+    assert update.change.keys() == trained.keys()
+    for name, change in update.change.items():
+        expected = trained[name].detach() - model.get_parameter(name).detach()
+        assert torch.allclose(change, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_model_that_is_frozen_as_a_whole_is_trained_as_a_whole(frozen: bool) -> None:
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    plain = shared(model)
+    update = shared(model.requires_grad_(not frozen))
+    assert all(torch.equal(update.change[n], change) for n, change in plain.change.items())
+    assert update.change.keys() == plain.change.keys()
+
+
+def test_backends_that_train_all_of_a_model_leave_frozen_ones_to_the_loop() -> None:
+    model = build("adapters:vit-small", classes=10, channels=1, image_size=8)
+    recipe = LocalTraining(lr=0.1)
+    assert not VmapTrainer().supports(model, [2, 2], recipe, NoDefense())
+    assert not CudaGraphTrainer().supports(model, [2, 2], recipe, NoDefense())
+    assert VmapTrainer().supports(model.requires_grad_(True), [2, 2], recipe, NoDefense())
+
+
+def test_averaging_leaves_frozen_weights_as_they_were() -> None:
+    model = build("adapters:vit-small", classes=10, channels=1, image_size=8)
+    update = shared(model, training=LocalTraining(lr=0.1))
+    after = average_updates(model.state_dict(), [update, update])
+    changed = {n for n, t in model.state_dict().items() if not torch.equal(t, after[n])}
+    assert changed
+    assert changed <= update.change.keys()
+
+
+@pytest.mark.parametrize("name", ["dpsgd", "dropout", "pruning", "gaussian(sigma=0.1)"])
+def test_defenses_take_partly_frozen_models(name: str) -> None:
+    model = build("adapters:vit-small", classes=10, channels=1, image_size=8)
+    trained = {n for n, p in model.named_parameters() if p.requires_grad}
+    assert shared(model, DEFENSES.parse(name)).change.keys() == trained

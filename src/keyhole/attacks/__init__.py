@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Imprint,
         ImprintWeights,
         Loki,
+        PeftImprint,
         SingleOut,
         TrapWeights,
     )
@@ -62,6 +63,7 @@ __all__ = [
     "MjpInversion",
     "MjpSpan",
     "PatchLeastSquares",
+    "PeftImprint",
     "Reconstruction",
     "SingleOut",
     "TrapWeights",
@@ -78,6 +80,7 @@ CLOSED_FORM_TABLE = {
     "imprint": "keyhole.attacks.malicious:Imprint",
     "imprint-weights": "keyhole.attacks.malicious:ImprintWeights",
     "loki": "keyhole.attacks.malicious:Loki",
+    "peft-imprint": "keyhole.attacks.malicious:PeftImprint",
     "trap-weights": "keyhole.attacks.malicious:TrapWeights",
     "labels": "keyhole.attacks.analytic:LabelInference",
     "intercept": "keyhole.attacks.interception:Interception",

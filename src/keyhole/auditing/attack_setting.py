@@ -212,7 +212,7 @@ def find_incompatibilities(
     zeros = {
         name: torch.zeros_like(parameter)
         for name, parameter in server.sent.named_parameters()
-        if resolved.reported is None or name in resolved.reported
+        if name in (server.reported if resolved.reported is None else resolved.reported)
     }
     count = stage.images_per_update
     blank = torch.zeros(1, *resolved.data.shape).expand(count, -1, -1, -1)

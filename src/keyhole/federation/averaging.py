@@ -29,10 +29,11 @@ class RunningMean:
         }
 
     def add(self, update: Update) -> None:
-        """Adds one client's change."""
+        """Adds one client's change; what it does not report, it has not changed."""
         weight = update.examples / self.expected_examples
         for name, total in self.total_change.items():
-            total += update.change[name].to(total) * weight
+            if name in update.change:
+                total += update.change[name].to(total) * weight
         self.received_examples += update.examples
 
     def new_weights(self) -> dict[str, Tensor]:

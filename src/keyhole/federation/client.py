@@ -16,7 +16,7 @@ from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
 from keyhole.errors import DoesNotFit, one_line
 from keyhole.federation.training import LocalTraining, augment_images, clip_gradient
 from keyhole.models.dropout_sites import MaskRecorder
-from keyhole.models.modes import set_mode
+from keyhole.models.modes import find_trained_parameters, set_mode
 from keyhole.seeds import generator, seeded_globally
 from keyhole.update import Update, check_weights, subtract
 
@@ -24,7 +24,9 @@ ImagesByEpoch = Callable[[int], Tensor]
 """Returns the images of a local epoch; the first epoch is 0."""
 
 StepGradient = Callable[[nn.Module, Tensor, Tensor], list[Tensor] | None]
-"""Maps model, inputs and labels to the gradient of one step; None means the plain gradient."""
+"""Maps model, inputs and labels to the gradient of one step, with an entry per parameter.
+
+None means the plain gradient."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,8 @@ def compute_local_update(
 ) -> Update:
     """Trains a copy of ``model`` on one client's inputs and returns what changed.
 
-    A client that shares weights shares its buffers as well.
+    A client that shares weights shares its buffers as well. Parameters that are frozen
+    (``requires_grad=False``) while others are not are neither trained nor reported.
 
     Args:
         model: The global model, which is not changed.
@@ -157,9 +160,15 @@ def compute_local_update(
         step_gradient: Replaces the gradient of a step where it returns one.
     """
     mask_recorder = mask_recorder or MaskRecorder()
-    local = set_mode(copy.deepcopy(model), training.mode).requires_grad_(True)
+    local = set_mode(copy.deepcopy(model), training.mode)
+    trained = find_trained_parameters(local)
+    weights = list(trained.values())
+    for weight in weights:
+        weight.requires_grad_(True)
+    identities = {id(weight) for weight in weights}
+    every = local.named_parameters(remove_duplicate=False)
+    frozen = {name for name, parameter in every if id(parameter) not in identities}
     before = {name: tensor.clone() for name, tensor in local.state_dict().items()}
-    weights = list(local.parameters())
     optimiser = None if training.lr is None else training.make_optimiser(weights)
     draw = generator(seed, "batches")
     last_epoch = 0
@@ -174,16 +183,19 @@ def compute_local_update(
             with mask_recorder:
                 x = augment_images(x) if training.augment else x
                 own = step_gradient(local, x, y) if step_gradient else None
-                gradient = own or _loss_gradient(local, weights, x, y)
+                if own:
+                    names = (name for name, _ in local.named_parameters())
+                    gradient = [g for name, g in zip(names, own, strict=True) if name in trained]
+                else:
+                    gradient = _loss_gradient(local, weights, x, y)
             gradient = clip_gradient(gradient, training.clip)
             if optimiser is None:
-                names = [name for name, _ in local.named_parameters()]
-                named = dict(zip(names, gradient, strict=True))
+                named = dict(zip(trained, gradient, strict=True))
                 return Update.from_gradient(named, batch_size=len(inputs))
             for weight, g in zip(weights, gradient, strict=True):
                 weight.grad = g
             optimiser.step()
-    after = local.state_dict()
+    after = {name: end for name, end in local.state_dict().items() if name not in frozen}
     change = {name: subtract(end.detach(), before[name]) for name, end in after.items()}
     return update_from_change(change, training, len(inputs))
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
+    from keyhole.models.adapters import add_adapters
     from keyhole.models.architectures import (
         FAMILIES,
         MODELS,
@@ -28,6 +29,7 @@ __all__ = [
     "Jigsaw",
     "Puzzle",
     "PuzzleRules",
+    "add_adapters",
     "apply_puzzle",
     "build",
     "draw_random_puzzle",

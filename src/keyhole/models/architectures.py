@@ -70,6 +70,15 @@ PLUGINS = Plugins("model", "keyhole.models", MODELS)
 PRIVATE = "dp"
 """``dp:NAME``: any model by its name, with Opacus' replacements for what DP-SGD cannot train."""
 
+ADAPTED = "adapters"
+"""``adapters:NAME``: a vision transformer by its name, of which adapters and head are trained."""
+
+WRAPPERS: dict[str, Maker] = {
+    PRIVATE: import_on_call("keyhole.models.private:private_model"),
+    ADAPTED: import_on_call("keyhole.models.adapters:adapted_model"),
+}
+"""What changes a model of any name: called with its maker and what that is called with."""
+
 USER_MODEL = "package.module:callable"
 """How a model is named that no package declares."""
 
@@ -89,7 +98,7 @@ def check_model_name(name: str) -> None:
 
 def known_models() -> list[str]:
     """Returns what a model may be called."""
-    families = (f"{family}:NAME" for family in (*FAMILIES, PRIVATE))
+    families = (f"{family}:NAME" for family in (*FAMILIES, *WRAPPERS))
     return [*MODELS, *PLUGINS.available(), *families, USER_MODEL]
 
 
@@ -99,8 +108,8 @@ def find_maker(name: str) -> Maker:
     if name in MODELS:
         return MODELS[name].make
     family, colon, rest = name.partition(":")
-    if colon and family == PRIVATE:
-        return partial(import_on_call("keyhole.models.private:private_model"), find_maker(rest))
+    if colon and family in WRAPPERS:
+        return partial(WRAPPERS[family], find_maker(rest))
     if colon and family in FAMILIES:
         return partial(FAMILIES[family][1], rest)
     called, options = parse_call(name)
@@ -119,7 +128,7 @@ def is_user_model(name: str) -> bool:
     (True, False)
     """
     family, colon, rest = name.partition(":")
-    if family == PRIVATE:
+    if family in WRAPPERS:
         return is_user_model(rest)
     if colon or name in MODELS:
         return bool(colon) and family not in FAMILIES

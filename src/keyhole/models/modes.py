@@ -37,3 +37,25 @@ def default_mode(model: nn.Module, batch_size: int) -> ClientMode:
     norms = [module for module in model.modules() if isinstance(module, BATCH_NORMS)]
     has_statistics = any(norm.running_mean is not None for norm in norms)
     return "frozen-norm" if batch_size == 1 and has_statistics else "train"
+
+
+def find_trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Returns the parameters that clients train and report, by name.
+
+    Those that require a gradient, if some do and some do not (adapters of a frozen network);
+    otherwise all: an evaluated model, none of whose parameters requires one, is trained as well.
+
+    >>> layer = nn.Linear(2, 2)
+    >>> _ = layer.weight.requires_grad_(False)
+    >>> list(find_trained_parameters(layer))
+    ['bias']
+    >>> list(find_trained_parameters(layer.requires_grad_(False)))
+    ['weight', 'bias']
+    """
+    every = dict(model.named_parameters())
+    return {name: p for name, p in every.items() if p.requires_grad} or every
+
+
+def is_partly_frozen(model: nn.Module) -> bool:
+    """Returns whether clients train only some of a model's parameters."""
+    return len(find_trained_parameters(model)) < sum(1 for _ in model.parameters())

@@ -9,6 +9,7 @@ from torch import nn
 
 from keyhole.data.image_set import Size
 from keyhole.errors import DoesNotFit
+from keyhole.models.modes import find_trained_parameters, is_partly_frozen
 from keyhole.seeds import seeded_globally
 
 NOT_INSTALLED = "Opacus is not installed: pip install 'keyhole[dp]'"
@@ -24,7 +25,8 @@ def private_model(
 def make_private(model: nn.Module) -> nn.Module:
     """Returns a copy with Opacus' replacements for layers that DP-SGD cannot train.
 
-    BatchNorm becomes an untrained GroupNorm, and every parameter requires a gradient.
+    BatchNorm becomes an untrained GroupNorm, and every parameter requires a gradient, unless the
+    model has some that are frozen.
     """
     if not is_opacus_installed():
         raise DoesNotFit(NOT_INSTALLED)
@@ -32,7 +34,11 @@ def make_private(model: nn.Module) -> nn.Module:
 
     with seeded_globally(0):  # some replacements draw weights before they get the model's
         fixed: nn.Module = ModuleValidator.fix(copy_for_validation(model))
-    return fixed.train(model.training).requires_grad_(True)
+    trained, frozen = find_trained_parameters(model), is_partly_frozen(model)
+    fixed.train(model.training).requires_grad_(True)
+    for name, parameter in fixed.named_parameters():
+        parameter.requires_grad_(name in trained or not frozen)
+    return fixed
 
 
 def copy_for_validation(model: nn.Module) -> nn.Module:

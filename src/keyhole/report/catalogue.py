@@ -107,6 +107,7 @@ def model_entries() -> list[Entry]:
     for family, (summary, _) in FAMILIES.items():
         found.append({"name": f"{family}:NAME", "summary": summary, "paper": ""})
     private = "any of these made fit for DP-SGD: BatchNorm becomes GroupNorm (Opacus)"
+    adapted = "a frozen vision transformer of these with adapters: only they and the head train"
     own = (
         "your own: called with those of classes, channels and image_size (height, width) that it "
         "has arguments for"
@@ -114,6 +115,7 @@ def model_entries() -> list[Entry]:
     return [
         *found,
         {"name": "dp:NAME", "summary": private, "paper": ""},
+        {"name": "adapters:NAME", "summary": adapted, "paper": "Houlsby et al. 2019"},
         {"name": USER_MODEL, "summary": own, "paper": ""},
     ]
 

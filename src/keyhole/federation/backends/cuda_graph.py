@@ -20,7 +20,7 @@ from keyhole.defenses.base import Defense, Telemetry, uses_door
 from keyhole.federation.backends.base import Backend
 from keyhole.federation.client import RoundClient, update_from_change
 from keyhole.federation.training import LocalTraining, augment_images
-from keyhole.models.modes import set_mode
+from keyhole.models.modes import is_partly_frozen, set_mode
 from keyhole.seeds import generator as named_generator
 from keyhole.update import Update, check_weights, subtract
 
@@ -52,8 +52,8 @@ class CudaGraphTrainer(Backend):
     ) -> bool:
         """Returns whether steps can be recorded.
 
-        The model must be on a GPU, clients must share weights, and the defense must neither
-        compute a gradient of its own nor change the model.
+        The model must be on a GPU, clients must train all of it and share weights, and the defense
+        must neither compute a gradient of its own nor change the model.
 
         Args:
             model: The global model.
@@ -63,7 +63,8 @@ class CudaGraphTrainer(Backend):
         """
         del sizes
         plain = not uses_door(defense, "on_step") and not uses_door(defense, "on_model")
-        return plain and training.lr is not None and next(model.parameters()).is_cuda
+        trainable = plain and training.lr is not None and not is_partly_frozen(model)
+        return trainable and next(model.parameters()).is_cuda
 
     def clients_at_once(self, model: nn.Module) -> int:
         """Returns the number of slots.

@@ -22,7 +22,7 @@ from keyhole.errors import one_line
 from keyhole.federation.backends.base import Backend
 from keyhole.federation.client import RoundClient, update_from_change
 from keyhole.federation.training import LocalTraining, augment_images
-from keyhole.models.modes import has_batch_norm, set_mode
+from keyhole.models.modes import has_batch_norm, is_partly_frozen, set_mode
 from keyhole.seeds import generator as named_generator
 from keyhole.seeds import seeded_globally
 from keyhole.update import Update, check_weights, subtract
@@ -47,9 +47,12 @@ class VmapTrainer(Backend):
     ) -> bool:
         """Returns whether clients with ``sizes`` images each can be stacked.
 
-        They must take equally many steps and share weights, and the defense must not compute a
-        gradient of its own. Shorter batches are padded, which batch statistics would notice.
+        They must take equally many steps, train all of the model and share weights, and the
+        defense must not compute a gradient of its own. Shorter batches are padded, which batch
+        statistics would notice.
         """
+        if is_partly_frozen(model):
+            return False
         steps = {training.count_steps(size) for size in sizes}
         may_pad = len(set(sizes)) == 1 or not uses_batch_statistics(model, training)
         stackable = len(sizes) > 1 and len(steps) == 1 and may_pad
