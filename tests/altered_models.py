@@ -12,6 +12,7 @@ from keyhole.attacks import (
     Imprint,
     ImprintWeights,
     Loki,
+    PeftImprint,
     SingleOut,
     TrapWeights,
 )
@@ -34,8 +35,9 @@ ATTACKS: dict[str, Attack] = {
     "fishing share": Fishing(target=3, share=0.1),
     "single-out": SingleOut(target=0),
     "april": April(),
+    "peft-imprint": PeftImprint(),
 }
-ARCHITECTURES = ("mlp", "relu-mlp", "lenet", "resnet18", "vit-small")
+ARCHITECTURES = ("mlp", "relu-mlp", "lenet", "resnet18", "vit-small", "adapters:vit-small")
 digits = load("digits")
 
 

@@ -16,7 +16,8 @@ APPLIES_TO = {
     "trap-weights calibrated": {"mlp", "relu-mlp"},
     "trap-weights short": {"mlp", "relu-mlp"},
     "fishing share": {"relu-mlp"},
-    "april": {"vit-small"},
+    "april": {"vit-small", "adapters:vit-small"},
+    "peft-imprint": {"adapters:vit-small"},
 }
 ONLY_WITH_THE_MODEL = {"april"}
 
