@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.gradient_search import GradientAttackResult
     from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
     from keyhole.auditing.launch import audit, run_plan
+    from keyhole.auditing.malicious_strategy import malicious
     from keyhole.auditing.membership import infer_membership
     from keyhole.auditing.membership_plan import MembershipPlan
     from keyhole.auditing.membership_result import MembershipResult
@@ -41,6 +42,7 @@ __all__ = [
     "compare_results",
     "infer_membership",
     "load_result",
+    "malicious",
     "read_plan",
     "read_versions",
     "result_schema",

@@ -19,7 +19,7 @@ from keyhole.auditing.captured_clients import (
     group_clients,
     is_index,
 )
-from keyhole.auditing.captured_model import CapturedModel
+from keyhole.auditing.captured_model import CapturedModel, note_alteration
 from keyhole.auditing.captured_training import CapturedTraining
 from keyhole.auditing.client_normalisation import normalise_as_captured
 from keyhole.auditing.plan import AUTO, Stage
@@ -58,11 +58,12 @@ def build_captured_settings(
     data, assumed, about_data = normalise_as_captured(data, stage, capture.about)
     if not assumed:
         stage = stage.model_copy(update={"mean": data.mean, "std": data.std})
+    notes += note_alteration(capture.about)
     run = CapturedRun(
         stage=stage,
         data=data,
         about_data=tuple(about_data),
-        model=CapturedModel(stage, data, seed, device),
+        model=CapturedModel(stage, data, seed, device, capture.about),
         owners=read_truth(capture, stage, len(data), notes),
         seed=seed,
     )
@@ -218,7 +219,8 @@ def describe_stage(
             "nodes": ",".join(client.name for client in group),
             "defenses": (str(training.defense),),
             "victims": len(group),
-            "batch_size": training.examples,
+            "batch_size": training.examples // training.clients,
+            "aggregate": training.clients,
             "steps": training.steps,
             "lr": training.lr,
             "client_mode": training.mode,
@@ -237,7 +239,9 @@ def label_group(group: Sequence[CapturedClient], *, several: bool) -> str:
         who = f"clients {', '.join(names[:MAX_LISTED])}{more}"
     else:
         who = f"{len(group)} clients"
-    images = group[0].training.examples
+    images, clients = group[0].training.examples, group[0].training.clients
+    if clients > 1:
+        who = f"{who}, the mean of {clients} clients,"
     return f"{who} of {'1 image' if images == 1 else f'{images} images'}"
 
 
