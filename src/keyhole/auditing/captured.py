@@ -19,7 +19,7 @@ from keyhole.auditing.captured_clients import (
     group_clients,
     is_index,
 )
-from keyhole.auditing.captured_model import CapturedModel, note_alteration
+from keyhole.auditing.captured_model import CapturedModel
 from keyhole.auditing.captured_training import CapturedTraining
 from keyhole.auditing.client_normalisation import normalise_as_captured
 from keyhole.auditing.plan import AUTO, Stage
@@ -58,12 +58,14 @@ def build_captured_settings(
     data, assumed, about_data = normalise_as_captured(data, stage, capture.about)
     if not assumed:
         stage = stage.model_copy(update={"mean": data.mean, "std": data.std})
-    notes += note_alteration(capture.about)
+    model = CapturedModel(stage, data, seed, device, capture.about)
+    if model.alteration is not None:
+        notes.append(f"its server altered the model before it sent it out: {model.alteration}")
     run = CapturedRun(
         stage=stage,
         data=data,
         about_data=tuple(about_data),
-        model=CapturedModel(stage, data, seed, device, capture.about),
+        model=model,
         owners=read_truth(capture, stage, len(data), notes),
         seed=seed,
     )
@@ -189,6 +191,7 @@ class CapturedRun:
             notes=(*self.about_data, *describe_batch_norms(model, training.mode, mode_given=True)),
             assumed_normalisation=self.stage.mean is None,
             clients_did=training.clients_did,
+            altered_model=self.model.alteration,
         )
         setting = build_setting(resolved, training.defense, resolved.attacks, model)
         digest = digest_of(model.state_dict())

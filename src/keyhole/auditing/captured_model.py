@@ -52,6 +52,15 @@ class CapturedModel:
         if "defenses" in stage.model_fields_set:
             choose_defense({}, stage)  # raises here, not in every round
 
+    @property
+    def alteration(self) -> str | None:
+        """What a malicious server changed in the model, and for which attack; None: nothing."""
+        words = self.about.get("altered_model")
+        if not isinstance(words, str):
+            return None
+        attack = printable(self.about.get("attack"), MAX_CLAIM)
+        return f"{printable(words, MAX_CLAIM)} (for the attack {attack})"
+
     def load_round(self, captured_round: CapturedRound) -> nn.Module:
         """The model with a round's weights, valid until another round is loaded."""
         for defense in self._list_claimed_defenses(captured_round):
@@ -126,11 +135,3 @@ def read_public_knowledge(about: JsonObject, data: ImageSet) -> PublicKnowledge 
     return PublicKnowledge(
         data.shape, len(data.classes), torch.zeros(2, *data.shape), *(int(v) for v in values)
     )
-
-
-def note_alteration(about: JsonObject) -> list[str]:
-    """Says so if the server of a captured folder altered the model."""
-    if not isinstance(about.get("altered_model"), str):
-        return []
-    attack, words = printable(about.get("attack")), printable(about["altered_model"])
-    return [f"its server altered the model for the attack {attack!r}: {words}"]

@@ -179,9 +179,10 @@ def test_an_audit_reads_what_a_lying_server_captured(
 ) -> None:
     end = lie(small_plan(model), attack, adds_layer=adds_layer)
     assert not any(name.startswith("imprint") for name in end)
-    result = audited(tmp_path / "seen", model=model, attacks=(attack.name,))
-    (finding,) = result.findings
+    result = audited(tmp_path / "seen", model=model, attacks=(attack.name, "labels"))
+    finding, other = result.findings
     assert finding.knowledge["server"] == "malicious"
+    assert other.knowledge["server"] == "malicious"  # whatever reads it, the model was altered
     assert sum(finding.metrics["read"].per_image) >= CLIENTS * IMAGES - 1
     assert any("altered the model" in note for note in result.notes)
 
