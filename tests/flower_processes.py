@@ -31,6 +31,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def wait_for(port: int) -> None:
+    """Until somebody listens there."""
+    give_up = time.monotonic() + 60
+    while time.monotonic() < give_up:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise AssertionError(f"nobody listens on port {port}")
+
+
 def settings(**values: Any) -> str:
     """Run settings as the command line takes them."""
     return " ".join(f"{k.replace('_', '-')}={json.dumps(v)}" for k, v in values.items())
@@ -68,6 +79,20 @@ class Flower:
                 start_new_session=True,
             )
         self.started.append(process)
+
+    def deploy(self, clients: int) -> None:
+        """Starts a SuperLink called ``here`` on loopback, and so many SuperNodes."""
+        address = f"127.0.0.1:{self.port}"
+        link = f'[superlink.here]\naddress = "{address}"\ninsecure = true\n'
+        (self.home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n{link}')
+        self.start("flower-superlink", "--insecure", "--port", str(self.port))
+        wait_for(self.port)
+        for partition in range(clients):
+            self.start(
+                "flower-supernode",
+                *("--insecure", "--superlink", address, "--port", str(free_port())),
+                *("--node-config", f"partition-id={partition} num-partitions={clients}"),
+            )
 
     def call(self, *command: str, timeout: float = 60) -> str:
         done = subprocess.run(

@@ -7,7 +7,8 @@ from flwr.clientapp import ClientApp
 
 from keyhole.defenses import DEFENSES
 from keyhole.federation.flower import CallNext, as_mod, train_locally
-from keyhole_flower.task import federation_of
+from keyhole_flower.secure_aggregation import mask_update
+from keyhole_flower.task import federation_of, sent_model
 
 
 def defended(message: Message, context: Context, call_next: CallNext) -> Message:
@@ -20,7 +21,7 @@ def defended(message: Message, context: Context, call_next: CallNext) -> Message
     return mod(message, context, call_next)
 
 
-app = ClientApp(mods=[defended])
+app = ClientApp(mods=[mask_update, defended])  # an update is defended first, masked last
 
 
 @app.train()
@@ -28,7 +29,7 @@ def train(message: Message, context: Context) -> Message:
     """One round of local training on the images of the node's partition."""
     federation = federation_of(context.run_config)
     client = int(context.node_config["partition-id"])
-    model = federation.model
+    model = sent_model(context.run_config)
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     member = federation.make_client(int(message.content["config"]["server-round"]), client)
     update = train_locally(

@@ -1,19 +1,28 @@
-"""A server that averages its clients' weights as agreed, and writes down what it sees."""
+"""A server that averages its clients' weights, and writes down what it sees.
+
+With ``attack`` it lies about the model, to show what clients would give away to such a server.
+"""
 
 from __future__ import annotations
 
 import logging
-from pathlib import Path
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
-from keyhole.errors import RunFolderError
+from keyhole.auditing import malicious
 from keyhole.federation import Federation
 from keyhole.federation.flower import curious
 from keyhole.federation.run import describe_run, round_config
-from keyhole_flower.task import Settings, federation_of, plan_of
+from keyhole_flower.secure_aggregation import run_secure_rounds
+from keyhole_flower.task import (
+    empty_folder,
+    federation_of,
+    lying_options,
+    plan_of,
+    write_truth,
+)
 
 app = ServerApp()
 log = logging.getLogger("flwr")
@@ -23,18 +32,20 @@ log = logging.getLogger("flwr")
 def main(grid: Grid, context: Context) -> None:
     """Trains for the run's rounds with all clients in each."""
     settings = context.run_config
+    if settings["secure-aggregation"]:
+        run_secure_rounds(grid, context)
+        return
     plan, federation = plan_of(settings), federation_of(settings)
-    strategy = curious(FedAvg)(
+    lie = lying_options(settings)
+    strategy = (malicious if lie else curious)(FedAvg)(
+        **lie,
         capture=empty_folder(settings),
         about=describe_run(plan, federation.data),
         fraction_evaluate=0.0,
         min_available_nodes=plan.clients,
         min_train_nodes=plan.clients,
     )
-    owners = {str(client): share for client, share in enumerate(federation.shares)}
-    strategy.capture_writer.write_truth(
-        plan.data, owners, image_size=plan.image_size
-    )  # only for the judge
+    write_truth(strategy.capture_writer, settings)
     strategy.start(
         grid,
         ArrayRecord(federation.model.state_dict()),
@@ -43,14 +54,6 @@ def main(grid: Grid, context: Context) -> None:
         evaluate_fn=lambda _, arrays: evaluated(federation, arrays),
     )
     log.info("What the server saw: %s", strategy.capture_writer.root)
-
-
-def empty_folder(settings: Settings) -> Path:
-    """The folder to capture into; rounds of another run must not mix with this one's."""
-    folder = Path(str(settings["capture"])).expanduser().resolve()
-    if any(folder.glob("round-*")):
-        raise RunFolderError(f"{folder} holds another run's rounds: remove it, or name another")
-    return folder
 
 
 def evaluated(federation: Federation, arrays: ArrayRecord) -> MetricRecord:

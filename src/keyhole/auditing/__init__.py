@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.incoming import IncomingCheck, check_incoming, incoming_mod
     from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
     from keyhole.auditing.launch import audit, run_plan
+    from keyhole.auditing.malicious_strategy import malicious
     from keyhole.auditing.membership import infer_membership
     from keyhole.auditing.membership_plan import MembershipPlan
     from keyhole.auditing.membership_result import MembershipResult
@@ -47,6 +48,7 @@ __all__ = [
     "incoming_mod",
     "infer_membership",
     "load_result",
+    "malicious",
     "read_plan",
     "read_versions",
     "result_schema",

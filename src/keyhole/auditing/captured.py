@@ -58,11 +58,14 @@ def build_captured_settings(
     data, assumed, about_data = normalise_as_captured(data, stage, capture.about)
     if not assumed:
         stage = stage.model_copy(update={"mean": data.mean, "std": data.std})
+    model = CapturedModel(stage, data, seed, device, capture.about)
+    if model.alteration is not None:
+        notes.append(f"its server altered the model before it sent it out: {model.alteration}")
     run = CapturedRun(
         stage=stage,
         data=data,
         about_data=tuple(about_data),
-        model=CapturedModel(stage, data, seed, device),
+        model=model,
         owners=read_truth(capture, stage, len(data), notes),
         seed=seed,
     )
@@ -188,6 +191,7 @@ class CapturedRun:
             notes=(*self.about_data, *describe_batch_norms(model, training.mode, mode_given=True)),
             assumed_normalisation=self.stage.mean is None,
             clients_did=training.clients_did,
+            altered_model=self.model.alteration,
         )
         setting = build_setting(resolved, training.defense, resolved.attacks, model)
         digest = digest_of(model.state_dict())
@@ -218,7 +222,8 @@ def describe_stage(
             "nodes": ",".join(client.name for client in group),
             "defenses": (str(training.defense),),
             "victims": len(group),
-            "batch_size": training.examples,
+            "batch_size": training.examples // training.clients,
+            "aggregate": training.clients,
             "steps": training.steps,
             "lr": training.lr,
             "client_mode": training.mode,
@@ -237,7 +242,9 @@ def label_group(group: Sequence[CapturedClient], *, several: bool) -> str:
         who = f"clients {', '.join(names[:MAX_LISTED])}{more}"
     else:
         who = f"{len(group)} clients"
-    images = group[0].training.examples
+    images, clients = group[0].training.examples, group[0].training.clients
+    if clients > 1:
+        who = f"{who}, the mean of {clients} clients,"
     return f"{who} of {'1 image' if images == 1 else f'{images} images'}"
 
 

@@ -9,20 +9,29 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor, nn
 
 from keyhole.atomic import digest_of
-from keyhole.auditing.captured_training import CapturedTraining, infer_training
+from keyhole.auditing.captured_training import CapturedTraining, infer_sum_training
 from keyhole.auditing.claimed_defenses import add_claim
 from keyhole.auditing.plan import Stage
 from keyhole.errors import BadUpdate, KeyholeError, RunFolderError
-from keyhole.federation.capture import MAX_REPLY_RATIO, SPARE_BYTES, JsonObject, count_bytes
+from keyhole.federation.capture import (
+    MAX_REPLY_RATIO,
+    SPARE_BYTES,
+    JsonObject,
+    count_bytes,
+    is_integer,
+)
 from keyhole.federation.capture_reader import CapturedRound, is_name, limit_lines
 from keyhole.update import Update
 
 Owners = Mapping[str, tuple[int, ...]]
 """The indices of each client's images."""
+MAX_CLIENTS = 1_000_000
+"""Clients of one secure sum that are believed."""
 MAX_HEADER = 1 << 24
 """Bytes that names and shapes may take in a file of tensors."""
 
@@ -128,12 +137,12 @@ def read_client(
     if record.get("examples") is not None:
         messages["num-examples"] = record["examples"]
     messages, notes = add_claim(messages, record, stage, model)
-    training = infer_training(messages, stage)
+    training = infer_sum_training(messages, stage, count_clients(record))
     training = replace(training, notes=(*training.notes, *notes))
     update = read_update(captured_round, record, model, training)
     if update.norm() == 0:
         raise BadUpdate("its update is all zeros and tells nothing")
-    truth = owners.get(name, owners.get(str(record["node"])))
+    truth = find_truth(record, name, owners)
     known = truth is not None and len(truth) == training.examples
     return CapturedClient(
         name=name,
@@ -145,6 +154,24 @@ def read_client(
         digest=digest_of(update.change),
         truth=truth if known else None,
     )
+
+
+def count_clients(record: JsonObject) -> int:
+    """How many clients an update is the mean of, as the server wrote down."""
+    clients: Any = record.get("clients")
+    return int(clients) if is_integer(clients) and 1 < clients <= MAX_CLIENTS else 1
+
+
+def find_truth(record: JsonObject, name: str, owners: Owners) -> tuple[int, ...] | None:
+    """The images of a client; those of a secure sum in the order of its members, if all are known.
+
+    >>> find_truth({"node": "aggregate", "members": "1,0"}, "aggregate", {"0": (5,), "1": (7,)})
+    (7, 5)
+    """
+    members = str(record.get("members") or "").split(",")
+    if "members" in record and all(member in owners for member in members):
+        return tuple(index for member in members for index in owners[member])
+    return owners.get(name, owners.get(str(record["node"])))
 
 
 def read_update(

@@ -49,6 +49,8 @@ class CapturedTraining:
     """What clients did, in words, before any simplification."""
     orders: int = 1
     """The number of ways in which the images may have been split among the steps."""
+    clients: int = 1
+    """How many clients the update is the mean of; ``examples`` and ``batch_size`` are of all."""
 
 
 def infer_training(messages: Mapping[str, Any], stage: Stage) -> CapturedTraining:
@@ -79,6 +81,24 @@ def infer_training(messages: Mapping[str, Any], stage: Stage) -> CapturedTrainin
         clients_did=describe_training(messages, steps, batch, lr=stage.lr, epochs=epochs),
     )
     return simplify_steps(training)
+
+
+def infer_sum_training(messages: Mapping[str, Any], stage: Stage, clients: int) -> CapturedTraining:
+    """Infers the training behind the mean of several clients' updates, as of one client."""
+    examples = read_number(messages, EXAMPLES) or 0
+    if clients < 2 or examples < clients or examples % clients:
+        training = infer_training(messages, stage)
+        note = f"the {examples:g} images of {clients} clients are not divided equally: they are "
+        note += "taken for one client's"
+        return training if clients < 2 else replace(training, notes=(*training.notes, note))
+    own = {name: value for name, value in messages.items() if name not in EXAMPLES}
+    training = infer_training({**own, EXAMPLES[0]: examples // clients}, stage)
+    return replace(
+        training,
+        examples=training.examples * clients,
+        batch_size=training.batch_size * clients,
+        clients=clients,
+    )
 
 
 def infer_sizes(messages: Mapping[str, Any], stage: Stage, notes: list[str]) -> tuple[int, int]:

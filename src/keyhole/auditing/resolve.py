@@ -66,6 +66,8 @@ class ResolvedStage:
         notes: What a reader should know about how clients ran the model.
         assumed_normalisation: Whether the mean and std of the clients are only assumed.
         clients_did: How captured clients trained, in words; ``stage`` holds what attacks assume.
+        altered_model: What the server of a captured folder changed in the model, in words; None:
+            nothing.
     """
 
     stage: Stage
@@ -87,6 +89,7 @@ class ResolvedStage:
     notes: tuple[str, ...] = ()
     assumed_normalisation: bool = False
     clients_did: str = ""
+    altered_model: str | None = None
 
     def prepare_model(self, defense: Defense) -> nn.Module:
         """The global model under a defense, with the weights it was trained with, if any."""
@@ -147,7 +150,7 @@ class ResolvedStage:
             adaptive=attacker is Attacker.ADAPTIVE,
             checkpoint_epoch=self.stage.checkpoint_epoch,
             rounds=self.stage.repeats,
-            altered_model=attack.altered_model,
+            altered_model=attack.altered_model or self.altered_model,
         )
 
 

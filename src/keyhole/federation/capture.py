@@ -49,6 +49,8 @@ class Reply:
         examples: The number of examples that the client says it trained on.
         metrics: What else the client reported.
         defense: The defense that the client says it applied, in its own words.
+        clients: How many clients the change is the mean of; more than one under secure aggregation.
+        members: The names of these clients, in the server's order, where it knows them.
     """
 
     node: str
@@ -56,6 +58,8 @@ class Reply:
     examples: int | None = None
     metrics: JsonObject = field(default_factory=dict)
     defense: str | None = None
+    clients: int = 1
+    members: Sequence[str] = ()
 
 
 class CaptureWriter:
@@ -222,7 +226,9 @@ class RoundWriter:
         try:
             self._write(file, reply.change)
             entry = {"node": reply.node, "file": file, "examples": reply.examples}
-            claim = {} if reply.defense is None else {"defense": reply.defense}
+            claim: JsonObject = {} if reply.defense is None else {"defense": reply.defense}
+            if reply.clients > 1:
+                claim |= {"clients": reply.clients, "members": ",".join(reply.members)}
             metrics = to_plain_json(reply.metrics)
             self.clients.append({**entry, **to_plain_json(claim), "metrics": metrics})
         except Exception as error:  # noqa: BLE001  no client's tensors may end the training

@@ -46,7 +46,8 @@ class CapturedRound:
         folder: The round's folder.
         number: The round's number.
         config: The config that the server sent.
-        clients: The ``node``, ``file``, ``examples`` and ``metrics`` of each client that replied.
+        clients: The ``node``, ``file``, ``examples`` and ``metrics`` of each client that replied;
+            for a secure sum also how many ``clients`` it has, and who its ``members`` are.
         lost: Clients that sent nothing, and why.
         left_out: Clients whose entries cannot be used, and why.
     """

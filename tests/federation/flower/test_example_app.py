@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from flower_processes import Flower, free_port, settings
+from flower_processes import Flower, settings
 from keyhole.federation import Capture, TrainingPlan, average_updates, build_federation
 
 pytest.importorskip("flwr")
@@ -62,17 +60,7 @@ def test_a_simulation_is_captured(flower: Flower, tmp_path: Path) -> None:
 
 def test_a_deployment_is_captured(flower: Flower, tmp_path: Path) -> None:
     plan = plan_of(2)
-    address = f"127.0.0.1:{flower.port}"
-    link = f'[superlink.here]\naddress = "{address}"\ninsecure = true\n'
-    (flower.home / "config.toml").write_text(f'[superlink]\ndefault = "here"\n\n{link}')
-    flower.start("flower-superlink", "--insecure", "--port", str(flower.port))
-    wait_for(flower.port)
-    for partition in range(plan.clients):
-        flower.start(
-            "flower-supernode",
-            *("--insecure", "--superlink", address, "--port", str(free_port())),
-            *("--node-config", f"partition-id={partition} num-partitions={plan.clients}"),
-        )
+    flower.deploy(plan.clients)
     captured = tmp_path / "captured"
     flower.run(
         EXAMPLE, "here", "--run-config", settings(num_server_rounds=1, capture=str(captured))
@@ -96,14 +84,3 @@ def test_under_secure_aggregation_only_the_mean_is_seen(flower: Flower, tmp_path
     for update in updates:
         apart = (change["head.weight"] - update.change["head.weight"]).norm()
         assert apart > 0.5 * update.change["head.weight"].norm()
-
-
-def wait_for(port: int) -> None:
-    """Until somebody listens there."""
-    give_up = time.monotonic() + 60
-    while time.monotonic() < give_up:
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.2)
-    raise AssertionError(f"nobody listens on port {port}")

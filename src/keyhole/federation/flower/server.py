@@ -74,10 +74,12 @@ def curious(strategy: type[Any]) -> type[Any]:
 
         def aggregate_train(self, server_round: int, replies: Iterable[Message]) -> Any:
             seen = list(replies)
-            write_round(
-                self.capture_writer, server_round, self.sent_weights, self.sent_config, seen
-            )
+            self.capture_round(server_round, seen)
             return super().aggregate_train(server_round, seen)
+
+        def capture_round(self, server_round: int, replies: Sequence[Message]) -> None:
+            sent, config = self.sent_weights, self.sent_config
+            write_round(self.capture_writer, server_round, sent, config, replies)
 
     Curious.__name__ = Curious.__qualname__ = f"Curious{strategy.__name__}"
     return Curious
