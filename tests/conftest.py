@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -44,6 +45,12 @@ DATA_DIR = Path(os.environ.get("KEYHOLE_DATA") or BESIDE_THE_REPOSITORY).expandu
 @pytest.fixture(autouse=True)
 def _the_same_draws_every_time() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _the_log_is_on() -> None:
+    """Flower sets up a database by alembic, which disables every logger that exists by then."""
+    logging.getLogger("keyhole").disabled = False
 
 
 @pytest.fixture

@@ -96,7 +96,10 @@ def test_the_schema_fits_results_from_before_servers_were_judged_apart(
     for finding in old["findings"]:
         del finding["noticed"]
     validator.validate(old)
-    assert AuditResult.from_json(old).to_json() == judged
+    unchecked = copy.deepcopy(judged)
+    for finding in unchecked["findings"]:
+        finding["noticed"] = None
+    assert AuditResult.from_json(old).to_json() == AuditResult.from_json(unchecked).to_json()
 
 
 def test_the_schema_fits_captured_clients(validator: Any, seen: Path) -> None:

@@ -48,6 +48,15 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
     return run(tmp_path_factory.mktemp("honest"), "linear")
 
 
+def set_noticed(result: AuditResult, noticed: bool | None) -> AuditResult:
+    """The result as if clients would, or would not, have noticed; None: nobody checked."""
+    values = result.to_json()
+    for finding in values["findings"]:
+        if finding["knowledge"]["server"] == "malicious":
+            finding["noticed"] = noticed
+    return AuditResult.from_json(values)
+
+
 def show(result: AuditResult, width: int = 80) -> str:
     out = io.StringIO()
     print_result(result, Console(file=out, width=width))
@@ -70,7 +79,7 @@ def test_the_terminal_has_a_line_for_each_server(both: AuditResult, width: int) 
 def test_where_one_server_was_tried_the_terminal_has_one_line(
     alone: AuditResult, honest: AuditResult
 ) -> None:
-    text = show(alone)
+    text = show(set_noticed(alone, None))
     assert "honest server:" not in text
     assert (
         f"none: malicious server (changes the model: {CHANGED}): broken by imprint (naive): 8 of 8 "
@@ -137,16 +146,12 @@ def test_the_headline_counts_each_server_apart(
 
 @pytest.mark.parametrize("noticed", [True, False])
 def test_reports_say_whether_a_client_would_have_noticed(both: AuditResult, noticed: bool) -> None:
-    values = both.to_json()
-    for finding in values["findings"]:
-        if finding["knowledge"]["server"] == "malicious":
-            finding["noticed"] = noticed
-    checked = AuditResult.from_json(values)
+    checked, unchecked = set_noticed(both, noticed), set_noticed(both, None)
     would = "would have noticed" if noticed else "would not have noticed"
     assert show(checked).count(f"keyhole guard --incoming {would} the change") == 2
     assert f"guard --incoming {would} the change" in read_cards(render(checked))[0][1]
-    assert "--incoming" not in show(both)
-    assert "--incoming" not in render(both)
+    assert "--incoming" not in show(unchecked)
+    assert "--incoming" not in render(unchecked)
 
 
 def test_a_folder_from_before_servers_were_judged_apart_opens(both: AuditResult) -> None:
@@ -155,9 +160,9 @@ def test_a_folder_from_before_servers_were_judged_apart_opens(both: AuditResult)
         del verdict["malicious"]
     for finding in values["findings"]:
         del finding["noticed"]
-    again = AuditResult.from_json(values)
-    assert again.verdicts == both.verdicts
-    assert show(again) == show(both)
+    again, unchecked = AuditResult.from_json(values), set_noticed(both, None)
+    assert again.verdicts == unchecked.verdicts
+    assert show(again) == show(unchecked)
 
 
 def forget_malicious(result: AuditResult) -> AuditResult:
@@ -212,8 +217,9 @@ def test_the_command_line_prints_both(keyhole: Callable[..., tuple[int, str, str
         "read": 1.0,
         "changed": CHANGED,
         "tried": ["imprint (naive)"],
-        "words": "broken by imprint (naive): 4 of 4 images read",
-        "noticed": None,
+        "words": "broken by imprint (naive): 4 of 4 images read; keyhole guard --incoming would "
+        "have noticed the change",
+        "noticed": True,
         "alone": False,
     }
     text = " ".join(keyhole("report", "run")[1].split())

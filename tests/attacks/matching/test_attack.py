@@ -104,13 +104,14 @@ def test_what_is_returned_is_what_was_promised(clients: Clients, attack: type[Ma
     model = build("vit-small", classes=10, channels=1, image_size=8)
     model.blocks = model.blocks[:1]
     seen = clients(model, [[3, 4]], Dropout(p=0.25))[0].observation
+    count = 1 if attack.name == "fishing" else 2  # one image is fished out of the batch
     found = attack(iterations=2)(seen)
     assert found.images is not None
-    assert found.images.shape == (2, 1, 8, 8)
+    assert found.images.shape == (count, 1, 8, 8)
     assert not found.images.requires_grad
     assert found.images.dtype == torch.float32
     assert found.confidence is not None
-    assert found.confidence.shape == (2,)
+    assert found.confidence.shape == (count,)
     assert ((found.confidence >= 0) & (found.confidence <= 1)).all()
     assert found.frames[0][1].shape == found.images.shape
     assert (found.masks is not None) == (attack.name == "dia")

@@ -64,7 +64,8 @@ def test_a_ladder_that_noise_hides_is_found_with_images() -> None:
     weights = weights_of(make("relu-mlp"))
     inputs = digits.normalise(digits.images(range(1400, 1797))).flatten(1)
     quiet = torch.linalg.svd(inputs - inputs.mean(0))[2][-12:]
-    rows = torch.full((128, 64), 1 / 64) + 0.05 * random_rows(128, 12) @ quiet
+    hidden = 0.05 * random_rows(128, 12) @ quiet + 0.001 * random_rows(128, 64, seed=1)
+    rows = torch.full((128, 64), 1 / 64) + hidden
     middle = (inputs @ rows.T).mean(0)
     weights["1.weight"], weights["1.bias"] = rows, torch.linspace(-0.5, 0.5, 128) - middle
     own = make("relu-mlp", seed=1)
