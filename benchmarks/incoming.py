@@ -33,6 +33,7 @@ from keyhole.attacks import (
     Imprint,
     ImprintWeights,
     Loki,
+    PeftImprint,
     SingleOut,
     TrapWeights,
 )
@@ -111,8 +112,9 @@ ATTACKS: dict[str, Attack] = {
     "fishing, one unit": Fishing(target=3, share=0.1),
     "single-out": SingleOut(target=0),
     "april": April(),
+    "peft-imprint": PeftImprint(),
 }
-ARCHITECTURES = ("mlp", "relu-mlp", "lenet", "resnet18", "vit-small")
+ARCHITECTURES = ("mlp", "relu-mlp", "lenet", "resnet18", "vit-small", "adapters:vit-small")
 CLIENTS, PUBLIC, BATCH = 4, 100, 16
 READ = 0.2
 """Distance to an image, relative to its length, below which it counts as read."""
