@@ -49,8 +49,11 @@ def _the_same_draws_every_time() -> None:
 
 @pytest.fixture(autouse=True)
 def _the_log_is_on() -> None:
-    """Flower sets up a database by alembic, which disables every logger that exists by then."""
-    logging.getLogger("keyhole").disabled = False
+    """Libraries that tests run in this process set logging up for themselves, Flower among them."""
+    logging.disable(logging.NOTSET)
+    log = logging.getLogger("keyhole")
+    log.disabled, log.propagate = False, True
+    log.setLevel(logging.NOTSET)
 
 
 @pytest.fixture

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch import nn
 from keyhole.attacks import Imprint, Loki
 from keyhole.attacks.malicious.imprint_block import ImprintBlock
 from keyhole.data import ImageSet, load
-from keyhole.defenses import Csvar, Dropout, Gaussian, NoDefense
+from keyhole.defenses import Csvar, Dropout, Gaussian, Mjp, NoDefense
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining, train_client
 from keyhole.models import build
@@ -132,6 +134,25 @@ def test_loki_finds_the_images_of_a_sum_and_whose_they_are(data):
     exact = gaps.amin(1) < 0.01
     assert int(exact.sum()) >= 16
     assert torch.equal(found.clients[nearest][exact], (torch.arange(20) // 4)[exact])
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet18", "vit-small"])
+def test_an_altered_model_is_copied_as_it_is(data, name):
+    model = Imprint(bins=16).alter(network(name), know(data))
+    other = copy.deepcopy(model)
+    images = data.normalise(data.images(range(3)))
+    assert type(other) is type(model)
+    assert torch.equal(other.eval()(images), model.eval()(images))
+    with torch.no_grad():
+        other.get_parameter("imprint.mix.weight").zero_()
+    assert bool(model.get_parameter("imprint.mix.weight").any())
+
+
+def test_a_puzzle_behind_the_block_does_not_help(observe, data):
+    attack, defense = Imprint(), Mjp(gamma=0.5)
+    model = attack.alter(defense.prepare_model(network("vit-small")), know(data, batch_size=8))
+    victim = observe(model, data, range(8), defense)
+    assert sum(d > 40 for d in victim.best_decibels(attack(victim.unaware))) >= 7
 
 
 def test_the_model_keeps_its_names_and_its_blocks_are_in_front(data):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import copyreg
 from collections import OrderedDict
 from typing import Any
 
@@ -56,9 +57,13 @@ class ImprintBlock(nn.Module):
 
 
 class _BlockFirst:
-    """The methods of a model's class that has an imprint block before it."""
+    """What a model's class with an imprint block before it has besides its own members."""
 
     imprint: ImprintBlock
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copies by this very class, whatever the model's own class does."""
+        return copyreg.__newobj__, (type(self),), self.__dict__  # type: ignore[attr-defined]
 
 
 def insert_block(model: nn.Module, block: ImprintBlock) -> nn.Module:
