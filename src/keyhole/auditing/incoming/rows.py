@@ -35,9 +35,9 @@ MANY_ROWS = 8
 BALANCED = 0.75
 """Share of rows with as many negative as positive weights; chance gives at most 0.14 at 32."""
 NEGLIGIBLE = 1e-4
-"""Singular values below this share of the largest do not count: honest layers had none below."""
+"""Singular values below this share of the largest do not count: float32 rounds there."""
 FEW = 0.5
-"""Share of the possible directions up to which rows span few; honest layers spanned them all."""
+"""Share of the possible directions up to which rows span few: above it in 65 honest networks."""
 
 
 def check_rows(model: IncomingModel) -> Iterator[Alarm]:
