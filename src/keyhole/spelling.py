@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import cmath
 import difflib
+import itertools
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,15 @@ from typing import Any
 from keyhole.errors import BadValue, UnknownName
 from keyhole.untrusted import DIGITS
 
-__all__ = ["check_finite", "parse_call", "shorten", "spell", "split_names", "unknown_name"]
+__all__ = [
+    "check_finite",
+    "expand_lists",
+    "parse_call",
+    "shorten",
+    "spell",
+    "split_names",
+    "unknown_name",
+]
 
 LONGEST = 4000
 """Letters of a name with its parameters."""
@@ -82,6 +91,32 @@ def parse_call(text: str) -> tuple[str, dict[str, Any]]:
         why = str(error) if isinstance(error, OutOfBounds) else _HOW
         raise BadValue(f"cannot read {shorten(text)}: {why}") from None
     return name.strip(), values
+
+
+def expand_lists(text: str) -> list[str]:
+    """Returns one name for each combination of the values that a name lists in square brackets.
+
+    A name without a list is returned as it was written. A tuple is one value, not a list.
+
+    Args:
+        text: What was written: ``name``, or ``name(key=value, key=[value, value], ...)``.
+
+    >>> expand_lists("topk(k=[.1, .01])")
+    ['topk(k=0.1)', 'topk(k=0.01)']
+    >>> expand_lists("dropout(p=.50)")
+    ['dropout(p=.50)']
+    """
+    name, values = parse_call(text)
+    for key, value in values.items():
+        if value == []:
+            raise BadValue(f"{key} of {shorten(text)} is an empty list: write one value or more")
+    if not any(isinstance(value, list) for value in values.values()):
+        return [text.strip()]
+    choices = [value if isinstance(value, list) else [value] for value in values.values()]
+    return [
+        spell(name, dict(zip(values, chosen, strict=True)), off=values)
+        for chosen in itertools.product(*choices)
+    ]
 
 
 _HOW = "write it as name(parameter=value, ...)"
