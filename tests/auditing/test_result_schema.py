@@ -22,6 +22,7 @@ from keyhole.auditing import (
 )
 from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
+from keyhole.auditing.gate import GateFailure
 from keyhole.auditing.verdict import MaliciousVerdict, Verdict
 from keyhole.metrics import Metric, Summary
 
@@ -34,6 +35,7 @@ PARTS = {
     "skipped": Skipped,
     "summary": Summary,
     "metric": Metric,
+    "gate_failure": GateFailure,
 }
 
 
@@ -186,6 +188,8 @@ REMOVED = object()
         ("verdicts.4.malicious.noticed", 1),
         ("verdicts.5.malicious.read", 0.5),
         ("verdicts.5.malicious.by", "imprint (naive)"),
+        ("gate", {"passed": True, "conditions": [], "failures": []}),
+        ("gate", {"passed": False, "conditions": ["broken"], "failures": []}),
     ],
 )
 def test_the_schema_refuses_what_no_audit_writes(

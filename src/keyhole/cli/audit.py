@@ -9,6 +9,7 @@ import typer
 
 from keyhole.auditing.plan import Plan, Stage, read_plan, tour
 from keyhole.cli.early_checks import check_stage
+from keyhole.cli.gate import FailOn, Junit, Sarif, exit_if_failed, read_gate
 from keyhole.cli.plan_options import Given, help_of, takes_fields_of
 from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
@@ -38,6 +39,9 @@ def audit(
     data_dir: DataDir = None,
     out: Out = None,
     fresh: Fresh = False,
+    fail_on: FailOn = None,
+    junit: Junit = None,
+    sarif: Sarif = None,
     wide: Wide = False,
     as_json: Json = False,
 ) -> None:
@@ -52,15 +56,18 @@ def audit(
             given[field] = read_names(given[field], f"--{OPTIONS[field]}")
     plan = make_plan(plan_file, models, sets, given).with_all(seed=seed)
     at_once = read_victims_at_once(victims_at_once)
+    folder = out or Path("runs") / f"audit-{plan.digest}"
+    asked = read_gate(fail_on, junit, sarif, folder)
     for stage in plan.stage:
         check_stage(stage, data_dir)
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing import run_plan
         from keyhole.report import write
+    asked.open_baselines()
     with show_progress() as bar:
         result = run_plan(
             plan,
-            out=out or Path("runs") / f"audit-{plan.digest}",
+            out=folder,
             data_dir=data_dir,
             device=device,
             fresh=fresh,
@@ -69,7 +76,9 @@ def audit(
         )
         bar.show("the page is written")
         page = write(result)
-    print_run(result, page, wide=wide, as_json=as_json)
+    gate = asked.judge(result, plan_file)
+    print_run(result, page, wide=wide, as_json=as_json, gate=gate)
+    exit_if_failed(gate)
 
 
 def read_names(text: str | None, option: str) -> tuple[str, ...] | None:

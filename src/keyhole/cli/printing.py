@@ -4,22 +4,33 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from keyhole.cli.gate import print_gate
 from keyhole.terminal import say_json, say_unwrapped
 
 if TYPE_CHECKING:
+    from keyhole.auditing.gate import Gate
     from keyhole.auditing.membership_result import MembershipResult
     from keyhole.auditing.results import AuditResult
 
 
 def print_run(
-    result: AuditResult | MembershipResult, page: str, *, wide: bool, as_json: bool
+    result: AuditResult | MembershipResult,
+    page: str,
+    *,
+    wide: bool,
+    as_json: bool,
+    gate: Gate | None = None,
 ) -> None:
-    """Prints a result, and where its findings and its page are, for people or for machines."""
+    """Prints a result, where its findings and its page are, and what a gate decided.
+
+    For people, or for machines.
+    """
     from keyhole.auditing.results import AuditResult
     from keyhole.report import membership_console, print_result
 
     if as_json:
-        say_json(result.to_json())
+        decided = {} if gate is None else {"gate": gate.to_json()}
+        say_json({**result.to_json(), **decided})
         return
     if isinstance(result, AuditResult):
         print_result(result, wide=wide)
@@ -27,3 +38,5 @@ def print_run(
         membership_console.print_result(result, wide=wide)
     say_unwrapped(f"Findings: {result.run}")
     say_unwrapped(f"Report:   {page}")
+    if gate is not None:
+        print_gate(gate)

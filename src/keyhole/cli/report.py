@@ -8,6 +8,14 @@ from typing import Annotated
 import typer
 
 from keyhole.auditing.run_folder import check_is_run
+from keyhole.cli.gate import (
+    FailOn,
+    Junit,
+    Sarif,
+    check_is_audit,
+    exit_if_failed,
+    read_gate,
+)
 from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import Json, Wide
@@ -31,6 +39,9 @@ def report(
     formats: Annotated[
         str, typer.Option("--format", help="Of the figures: png, pdf, svg, or several.")
     ] = "png,pdf,svg",
+    fail_on: FailOn = None,
+    junit: Junit = None,
+    sarif: Sarif = None,
     wide: Wide = False,
     as_json: Json = False,
 ) -> None:
@@ -40,9 +51,13 @@ def report(
     """
     kinds = split_names(formats, option="--format")
     check_is_run(run)
+    asked = read_gate(fail_on, junit, sarif, run)
+    if asked.conditions:
+        check_is_audit(run)
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing.results import AuditResult, load_result
         from keyhole.report import membership_page, write, write_figures
+    asked.open_baselines()
     files: list[Path] = []
     with show_progress() as bar:
         bar.show("findings are read")
@@ -56,9 +71,11 @@ def report(
         if figures is not None:
             bar.show("figures are drawn")
             files = write_figures(result, figures, kinds)
-    print_run(result, page, wide=wide, as_json=as_json)
+    gate = asked.judge(result) if isinstance(result, AuditResult) else None
+    print_run(result, page, wide=wide, as_json=as_json, gate=gate)
     written = {"CSV": csv, "LaTeX": latex, f"{len(files)} figures": figures}
     if not as_json:
         for name, path in written.items():
             if path is not None:
                 say_unwrapped(f"{name + ':':<9} {path}")
+    exit_if_failed(gate)
