@@ -15,6 +15,13 @@ from keyhole.defenses import Gaussian
 from keyhole.errors import BadValue
 from keyhole.testing import assert_private
 
+REWRITTEN = """
+import pytest
+
+pytest.register_assert_rewrite("keyhole")
+pytest_plugins = ["keyhole.testing.pytest_plugin"]
+"""
+"""pytest then loads Keyhole by a loader of its own."""
 LINEAR = {"attacks": ["linear"], "victims": 2}
 
 
@@ -52,7 +59,9 @@ def test_a_share_that_says_nothing_is_refused(share: float) -> None:
         assert_private("mlp", "digits", max_read=share, **LINEAR)
 
 
-def test_the_fixture_is_there_wherever_keyhole_is_installed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("line", ['pytest_plugins = ["keyhole.testing.pytest_plugin"]', REWRITTEN])
+def test_the_fixture_works_in_a_suite_that_asks_for_it(tmp_path: Path, line: str) -> None:
+    (tmp_path / "conftest.py").write_text(line)
     (tmp_path / "test_mine.py").write_text(
         textwrap.dedent("""
         def test_private(assert_private):

@@ -1,6 +1,6 @@
 """The pytest plugin: a fixture ``assert_private`` that keeps the evidence of each audit.
 
-It is loaded wherever Keyhole is installed, so it imports nothing heavy.
+A suite asks for it in its ``conftest.py``: ``pytest_plugins = ["keyhole.testing.pytest_plugin"]``.
 """
 
 from __future__ import annotations
