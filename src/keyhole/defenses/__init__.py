@@ -28,18 +28,22 @@ if TYPE_CHECKING:
     from keyhole.defenses.dpsgd import DpSgd
     from keyhole.defenses.dropout import Dropout
     from keyhole.defenses.gaussian import Gaussian
+    from keyhole.defenses.half import Half
     from keyhole.defenses.image_noise import ImageNoise
     from keyhole.defenses.mjp import Mjp
     from keyhole.defenses.noise_model import Noise, uniform_noise
     from keyhole.defenses.none import NoDefense
     from keyhole.defenses.pruning import Pruning
+    from keyhole.defenses.quantise import Quantise
     from keyhole.defenses.regions import (
         compute_region_variances,
         find_sensitive_regions,
         region_side,
         split_into_zones,
     )
+    from keyhole.defenses.signsgd import SignSgd
     from keyhole.defenses.tip import Tip
+    from keyhole.defenses.topk import TopK
 
 __all__ = [
     "DEFENSES",
@@ -55,6 +59,7 @@ __all__ = [
     "DpSgd",
     "Dropout",
     "Gaussian",
+    "Half",
     "HiddenPositions",
     "ImageChange",
     "ImageNoise",
@@ -64,8 +69,11 @@ __all__ = [
     "Noise",
     "PixelNoise",
     "Pruning",
+    "Quantise",
+    "SignSgd",
     "Telemetry",
     "Tip",
+    "TopK",
     "compute_region_variances",
     "expected_noise_norm",
     "find_sensitive_regions",
@@ -83,6 +91,10 @@ DEFENSES: Registry["Defense"] = Registry(
         "none": "keyhole.defenses.none:NoDefense",
         "gaussian": "keyhole.defenses.gaussian:Gaussian",
         "pruning": "keyhole.defenses.pruning:Pruning",
+        "topk": "keyhole.defenses.topk:TopK",
+        "quantise": "keyhole.defenses.quantise:Quantise",
+        "signsgd": "keyhole.defenses.signsgd:SignSgd",
+        "half": "keyhole.defenses.half:Half",
         "dropout": "keyhole.defenses.dropout:Dropout",
         "dpsgd": "keyhole.defenses.dpsgd:DpSgd",
         "mjp": "keyhole.defenses.mjp:Mjp",

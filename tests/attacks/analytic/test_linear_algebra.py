@@ -9,8 +9,10 @@ from keyhole.attacks.analytic.linear_algebra import (
     share_in_range,
     solve_by_svd,
 )
-from keyhole.defenses import Interval
+from keyhole.defenses import Interval, Quantise
+from keyhole.seeds import generator
 from keyhole.threat import Knowledge
+from keyhole.update import Update
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -89,3 +91,25 @@ def test_the_share_of_possible_pixels_is_counted() -> None:
     knowledge = Knowledge(shape=(1, 2, 2), classes=2, mean=(0.5,), std=(0.25,))
     images = torch.tensor([[-2.0, 2.0, 0.0, 1.0], [-3.0, 2.5, 0.0, 1.0]]).view(2, 1, 2, 2)
     assert share_in_range(images, knowledge).tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("bits", [2, 4])
+def test_rounded_values_are_fitted_between_their_bounds(bits: int) -> None:
+    errors = {"naive": 0.0, "bounded": 0.0}
+    outside = dict(errors)
+    for seed in range(8):
+        draws = generator(seed)
+        left = torch.randn(40, generator=draws, dtype=torch.double)
+        truth = left[:, None] * torch.rand(64, generator=draws, dtype=torch.double)
+        defense = Quantise(bits=bits)
+        sent = defense.on_update(Update({"w": -truth}))
+        shown, values = sent.gradient()["w"], defense.possible_values(sent)["w"]
+        for name, found in (
+            ("naive", fit_rank_one(shown)),
+            ("bounded", fit_rank_one(shown, values)),
+        ):
+            product = found[0][:, None] * found[1]
+            errors[name] += relative_residual(product, truth)
+            outside[name] += float((product - product.clamp(values.low, values.high)).norm())
+    assert errors["bounded"] < errors["naive"]
+    assert outside["bounded"] < 0.5 * outside["naive"]

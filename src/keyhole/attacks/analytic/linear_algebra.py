@@ -34,11 +34,11 @@ def solve_by_svd(A: Tensor, B: Tensor, rcond: float) -> tuple[Tensor, float, int
 def fit_rank_one(matrix: Tensor, bounds: Interval | None = None) -> tuple[Tensor, Tensor]:
     """``left`` and ``right`` with ``matrix ~ left right^T``, ``|right| = 1``.
 
-    Entries that are not known are given by their ``bounds``. Each step fills them with the current
-    product, clamped to the bounds.
+    Entries that are not known are given by their ``bounds``; ``matrix`` has a first guess of them.
+    Each step fills them with the current product, clamped to the bounds.
     """
     left, right = compute_leading_pair(matrix)
-    if bounds is None or bool((known := bounds.known).all()) or not known.any():
+    if bounds is None or bool((known := bounds.known).all()) or not left.any():
         return left, right
     for _ in range(COMPLETION_STEPS):
         product = left[:, None] * right[None, :]
