@@ -14,6 +14,7 @@ from torch import Tensor
 from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
+from keyhole.attacks.matching.compiled_step import Compilation
 from keyhole.attacks.matching.gradients.gradient_weights import WeightsByName, weights_from_noise
 from keyhole.attacks.matching.gradients.matchers import Backend
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
@@ -52,6 +53,8 @@ class Matching(Attack):
         backend: How gradients are computed: ``factored``, by ``vmap`` or in a ``loop``; ``auto``:
             the fastest that takes the model.
         precision: The type in which a GPU multiplies.
+        compiled: Whether steps are compiled: ``always``, ``never``, or on a GPU where so many steps
+            follow that the minutes of compiling are won back (``auto``).
         seed: Seed of the first guesses.
     """
 
@@ -63,6 +66,7 @@ class Matching(Attack):
     trials: Count = 1
     backend: Backend = "auto"
     precision: Precision = "float32"
+    compiled: Compilation = "auto"
     seed: int = 0
 
     published: ClassVar[dict[str, Any]] = {}

@@ -64,6 +64,7 @@ class VictimGroup:
             make_generator=self.make_generator,
             victims=len(self.observations) * self.attack.trials,
             checkpointer=checkpointer,
+            compilation=self.attack.compiled,
             notes=self.notes,
         )
 
