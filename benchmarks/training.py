@@ -156,7 +156,7 @@ def mirror_and_shift(x: Tensor) -> Tensor:
 def make_federation(case: Case, way: str, model: nn.Module, data: ImageSet) -> Federation:
     """Keyhole's federation; it evaluates on one image only.
 
-    A way is a backend and what is said of it: ``graph:float32`` (precision), ``graph:4`` (clients in
+    A way is a backend and more: ``graph:float32`` (precision), ``graph:4`` (clients in
     turns), ``graph:search`` (cuDNN looks for its fastest algorithms), ``graph:compiled``.
     """
     name, *rest = way.split(":")

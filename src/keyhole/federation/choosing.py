@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,8 +12,11 @@ from keyhole.federation.backends import Backend, CudaGraphTrainer, LoopTrainer, 
 from keyhole.federation.backends.cuda_graph import why_recording_fails
 from keyhole.federation.backends.vmap import vmap_is_faster, why_vmap_fails
 from keyhole.federation.plan import TrainingPlan
+from keyhole.federation.precision import multiply_in
 from keyhole.federation.rounds import Federation
 from keyhole.settings import Precision
+
+log = logging.getLogger("keyhole")
 
 SMALL_MODEL = 1_000_000
 """Parameters below which one client's operations leave a GPU idle, so that several share it."""
@@ -134,9 +138,17 @@ def choose_recording(plan: TrainingPlan, federation: Federation) -> CudaGraphTra
     trainer = CudaGraphTrainer(slots=slots, compiled=pays_to_compile(plan, federation))
     if not trainer.supports(model, sizes, federation.training, federation.defense):
         return None
-    largest = sampled[sizes.index(max(sizes))]
-    client = federation.make_client(1, largest)
-    return trainer if why_recording_fails(model, client, trainer) is None else None
+    client = federation.make_client(1, sampled[sizes.index(max(sizes))])
+    with multiply_in(federation.training.precision):
+        why = why_recording_fails(model, client, trainer)
+        if why is not None and trainer.compiled:
+            log.warning("note: the network cannot be compiled (%s)", why)
+            trainer = CudaGraphTrainer(slots=slots)
+            why = why_recording_fails(model, client, trainer)
+    if why is not None:
+        log.warning("note: steps cannot be recorded (%s): they are launched one by one", why)
+        return None
+    return trainer
 
 
 def pays_to_compile(plan: TrainingPlan, federation: Federation) -> bool:

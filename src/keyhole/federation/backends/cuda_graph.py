@@ -215,20 +215,32 @@ class ClientRun:
     def own_draws(self) -> Iterator[None]:
         """Inside the block torch's global generator is this client's own."""
         assert self.draws is not None
-        module = torch.cuda if self.device.type == "cuda" else torch.random
-        before = module.get_rng_state()
-        module.set_rng_state(self.draws)
+        before = get_draws(self.device)
+        set_draws(self.device, self.draws)
         try:
             yield
         finally:
-            self.draws = module.get_rng_state()
-            module.set_rng_state(before)
+            self.draws = get_draws(self.device)
+            set_draws(self.device, before)
 
     def result(self) -> tuple[Update, Telemetry]:
         """Returns the defended update and what the defense reports."""
         change = self.graphed.compute_change(self.model)
         update = update_from_change(change, self.client.training, len(self.client.images))
         return self.defense.on_update(update.check(), self.side), self.side.telemetry
+
+
+def get_draws(device: torch.device) -> Tensor:
+    """Returns the state of torch's global generator of a device."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def set_draws(device: torch.device, state: Tensor) -> None:
+    """Sets the state of torch's global generator of a device."""
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
 
 
 def why_recording_fails(
