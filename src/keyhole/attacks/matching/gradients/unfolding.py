@@ -1,18 +1,23 @@
 """The columns that a convolution multiplies, and their adjoint, as shifted copies.
 
 ``F.unfold`` launches one kernel per sample on GPUs and is memory-bound on CPUs. One strided copy
-per kernel offset is faster on both, and twice differentiable because both maps are linear.
+per kernel offset is faster on both, and twice differentiable because both maps are linear. Only
+where windows are few, and for the adjoint, a CPU is faster with torch's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+FEW_WINDOWS = 16
+"""Windows up to which a CPU is faster with torch's own unfolding."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,11 @@ class ConvGeometry:
         )
         return rows, columns
 
+    @property
+    def arguments(self) -> tuple[tuple[int, int], ...]:
+        """What ``F.unfold`` and ``F.fold`` take, in their order."""
+        return self.kernel, self.dilation, self.padding, self.stride
+
     def kernel_pixels(self) -> Iterator[tuple[int, slice, slice]]:
         """For each offset in the kernel, the pixels of the padded image that it multiplies."""
         for number in range(self.kernel[0] * self.kernel[1]):
@@ -76,6 +86,8 @@ class _Unfold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, geometry: ConvGeometry) -> Tensor:
         ctx.geometry = geometry
+        if x.is_cpu and prod(geometry.output_size) <= FEW_WINDOWS:
+            return F.unfold(x, *geometry.arguments)
         rows, columns = geometry.padding
         padded = F.pad(x, (columns, columns, rows, rows)) if rows or columns else x
         offsets = geometry.kernel[0] * geometry.kernel[1]
@@ -95,6 +107,8 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, columns: Tensor, geometry: ConvGeometry) -> Tensor:
         ctx.geometry = geometry
+        if columns.is_cpu:
+            return F.fold(columns, geometry.image_size, *geometry.arguments)
         (pad_rows, pad_columns), (height, width) = geometry.padding, geometry.image_size
         offsets = geometry.kernel[0] * geometry.kernel[1]
         split = columns.reshape(len(columns), -1, offsets, *geometry.output_size)
