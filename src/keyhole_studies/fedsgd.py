@@ -8,6 +8,7 @@ the step (Reddi et al. 2021). Deep networks train so at a tenth of the cost of m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -106,7 +107,8 @@ class FedSgd:
         self.device = clients[0].images.device
         self.labels = torch.stack([client.labels for client in clients], 1)
         self.sides = [client.side(model) for client in clients]
-        self.graphed = GraphedModel.from_model(model, training, half, torch.contiguous_format)
+        precise = replace(training, precision="bf16") if half else training
+        self.graphed = GraphedModel(model, precise)
         self.graphed.reset(model, training)
         self.drawing = torch.Generator(self.device).manual_seed(derive(seed, "augmentation"))
         self.number = 0
@@ -138,7 +140,7 @@ class FedSgd:
                     self.take_step(x, self.labels[batch, clients].flatten())
                 yield self.number
         finally:
-            self.model.load_state_dict(self.graphed.local.state_dict())
+            self.model.load_state_dict(self.graphed.tensors())
 
     def make_inputs(self, epoch: int) -> Tensor:
         """What the clients train on in an epoch: ``[images, clients, C, H, W]``."""

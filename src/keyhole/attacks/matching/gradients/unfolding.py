@@ -1,7 +1,8 @@
 """The columns that a convolution multiplies, and their adjoint, as shifted copies.
 
 ``F.unfold`` launches one kernel per sample on GPUs and is memory-bound on CPUs. One strided copy
-per kernel offset is faster on both, and twice differentiable because both maps are linear.
+per kernel offset is faster on both, and twice differentiable because both maps are linear. Only
+where windows are few, and for the adjoint, a CPU is faster with torch's own.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+FEW_WINDOWS = 16
+"""Windows up to which a CPU is faster with torch's own unfolding."""
 AVOIDS_WRITES: ContextVar[bool] = ContextVar("AVOIDS_WRITES", default=False)
 """Whether columns are stacked and summed instead of written in place, which a compiler can fuse."""
 
@@ -65,6 +69,11 @@ class ConvGeometry:
         )
         return rows, columns
 
+    @property
+    def arguments(self) -> tuple[tuple[int, int], ...]:
+        """What ``F.unfold`` and ``F.fold`` take, in their order."""
+        return self.kernel, self.dilation, self.padding, self.stride
+
     def kernel_pixels(self) -> Iterator[tuple[int, slice, slice]]:
         """For each offset in the kernel, the pixels of the padded image that it multiplies."""
         for number in range(self.kernel[0] * self.kernel[1]):
@@ -91,9 +100,12 @@ class _Unfold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, geometry: ConvGeometry) -> Tensor:
         ctx.geometry = geometry
+        compiles = AVOIDS_WRITES.get()
+        if x.is_cpu and not compiles and prod(geometry.output_size) <= FEW_WINDOWS:
+            return F.unfold(x, *geometry.arguments)
         rows, columns = geometry.padding
         padded = F.pad(x, (columns, columns, rows, rows)) if rows or columns else x
-        if AVOIDS_WRITES.get():
+        if compiles:
             return stack_columns(padded, geometry)
         offsets = geometry.kernel[0] * geometry.kernel[1]
         out = x.new_empty(*x.shape[:2], offsets, *geometry.output_size)
@@ -114,6 +126,8 @@ class _Fold(torch.autograd.Function):
         ctx.geometry = geometry
         if AVOIDS_WRITES.get():
             return sum_columns(columns, geometry)
+        if columns.is_cpu:
+            return F.fold(columns, geometry.image_size, *geometry.arguments)
         (pad_rows, pad_columns), (height, width) = geometry.padding, geometry.image_size
         offsets = geometry.kernel[0] * geometry.kernel[1]
         split = columns.reshape(len(columns), -1, offsets, *geometry.output_size)
