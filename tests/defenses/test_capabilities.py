@@ -38,6 +38,8 @@ DECLARED = {
     "quantise": {Capability.VALUES},
     "signsgd": {Capability.VALUES},
     "half": {Capability.VALUES},
+    "percentile-privacy": {Capability.VALUES},
+    "svt": {Capability.VALUES},
     "csvar": {Capability.IMAGE_CHANGE},
     "image-noise": {Capability.IMAGE_CHANGE},
     "dropout": {Capability.HIDDEN_MASKS},

@@ -25,6 +25,7 @@ OFF = [
     "topk(k=1)",
     "quantise(bits=32)",
     "half(kind='float32')",
+    "percentile-privacy(percentile=0, gamma=None)",
     "dropout(p=0)",
     "mjp(gamma=0, positions='own', dal='none')",
     "csvar(block=64)",
@@ -34,8 +35,8 @@ OFF = [
     "agp(sigma=0, clip=1e9)",
 ]
 NEARLY_OFF = ["dpsgd(noise=0, clip=1e9)"]
-NEVER_OFF = ["signsgd"]
-"""Signs are sent, or values."""
+NEVER_OFF = ["signsgd", "svt"]
+"""Signs are sent, or values; some values with noise, or all without."""
 EVERY = [member() for member in DEFENSES]
 digits = load("digits")
 

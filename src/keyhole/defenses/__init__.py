@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keyhole.defenses.mjp import Mjp
     from keyhole.defenses.noise_model import Noise, uniform_noise
     from keyhole.defenses.none import NoDefense
+    from keyhole.defenses.percentile_privacy import PercentilePrivacy
     from keyhole.defenses.pruning import Pruning
     from keyhole.defenses.quantise import Quantise
     from keyhole.defenses.regions import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
         split_into_zones,
     )
     from keyhole.defenses.signsgd import SignSgd
+    from keyhole.defenses.svt import Svt
     from keyhole.defenses.tip import Tip
     from keyhole.defenses.topk import TopK
 
@@ -67,10 +69,12 @@ __all__ = [
     "Mjp",
     "NoDefense",
     "Noise",
+    "PercentilePrivacy",
     "PixelNoise",
     "Pruning",
     "Quantise",
     "SignSgd",
+    "Svt",
     "Telemetry",
     "Tip",
     "TopK",
@@ -95,6 +99,8 @@ DEFENSES: Registry["Defense"] = Registry(
         "quantise": "keyhole.defenses.quantise:Quantise",
         "signsgd": "keyhole.defenses.signsgd:SignSgd",
         "half": "keyhole.defenses.half:Half",
+        "percentile-privacy": "keyhole.defenses.percentile_privacy:PercentilePrivacy",
+        "svt": "keyhole.defenses.svt:Svt",
         "dropout": "keyhole.defenses.dropout:Dropout",
         "dpsgd": "keyhole.defenses.dpsgd:DpSgd",
         "mjp": "keyhole.defenses.mjp:Mjp",
