@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from keyhole.defenses.defense_registry import DefenseRegistry
 from keyhole.lazy import import_on_demand
-from keyhole.registry import Registry
 
 if TYPE_CHECKING:
     from keyhole.defenses.agp import Agp
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Interval,
         PixelNoise,
     )
+    from keyhole.defenses.composition import Composition
     from keyhole.defenses.csvar import Csvar
     from keyhole.defenses.dp import Dp
     from keyhole.defenses.dpsgd import DpSgd
@@ -54,6 +55,7 @@ __all__ = [
     "CalibratedNoise",
     "Capability",
     "ClientSide",
+    "Composition",
     "Csvar",
     "Defense",
     "DefenseSpec",
@@ -89,7 +91,7 @@ __all__ = [
     "uniform_noise",
 ]
 
-DEFENSES: Registry["Defense"] = Registry(
+DEFENSES = DefenseRegistry(
     "defense",
     {
         "none": "keyhole.defenses.none:NoDefense",

@@ -111,7 +111,8 @@ class Svt(Defense):
             drawn = torch.randint(len(found), (count,), generator=draw, device=device)
         else:
             drawn = torch.randperm(len(found), generator=draw, device=device)[:count]
-        return torch.unique(found[drawn])
+        chosen: Tensor = torch.unique(found[drawn])
+        return chosen
 
     def possible_values(self, update: Update) -> dict[str, Interval]:
         """A value sent lay within the noise of what is shown, or beyond; a zero says nothing.

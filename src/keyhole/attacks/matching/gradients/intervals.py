@@ -56,7 +56,7 @@ def stack_intervals(
 def scale_interval(
     bounds: Interval | None, target: Tensor, weights: GradientWeights | None, scale: float
 ) -> tuple[Tensor, Tensor]:
-    """One victim's bounds, weighted and scaled; where there are none, the weighted target itself."""
+    """One victim's bounds, weighted and scaled; if there are none, its weighted target."""
     if bounds is None:
         return target * scale, target * scale
     moved = bounds.map(lambda bound: bound.to(target))
