@@ -40,6 +40,8 @@ DECLARED = {
     "half": {Capability.VALUES},
     "percentile-privacy": {Capability.VALUES},
     "svt": {Capability.VALUES},
+    "flower-local-dp": {Capability.NOISE},
+    "flower-clipping": set(),
     "csvar": {Capability.IMAGE_CHANGE},
     "image-noise": {Capability.IMAGE_CHANGE},
     "dropout": {Capability.HIDDEN_MASKS},

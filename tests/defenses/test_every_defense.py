@@ -26,6 +26,8 @@ OFF = [
     "quantise(bits=32)",
     "half(kind='float32')",
     "percentile-privacy(percentile=0, gamma=None)",
+    "flower-local-dp(sensitivity=0, clipping_norm=1e9)",
+    "flower-clipping(clipping_norm=1e9)",
     "dropout(p=0)",
     "mjp(gamma=0, positions='own', dal='none')",
     "csvar(block=64)",
@@ -51,8 +53,11 @@ def model(request: pytest.FixtureRequest) -> nn.Module:
 
 @pytest.fixture(autouse=True)
 def _its_extra_is_installed(request: pytest.FixtureRequest) -> None:
-    if "dpsgd" in request.node.name and "model" in request.fixturenames:
-        pytest.importorskip("opacus")
+    if "model" not in request.fixturenames:
+        return
+    for word, package in (("dpsgd", "opacus"), ("flower", "flwr")):
+        if word in request.node.name:
+            pytest.importorskip(package)
 
 
 def updated(model: nn.Module, defense: Defense, seed: int = 0) -> Update:

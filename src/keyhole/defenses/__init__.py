@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from keyhole.defenses.dp import Dp
     from keyhole.defenses.dpsgd import DpSgd
     from keyhole.defenses.dropout import Dropout
+    from keyhole.defenses.flower_clipping import FlowerClipping
+    from keyhole.defenses.flower_local_dp import FlowerLocalDp
     from keyhole.defenses.gaussian import Gaussian
     from keyhole.defenses.half import Half
     from keyhole.defenses.image_noise import ImageNoise
@@ -62,6 +64,8 @@ __all__ = [
     "Dp",
     "DpSgd",
     "Dropout",
+    "FlowerClipping",
+    "FlowerLocalDp",
     "Gaussian",
     "Half",
     "HiddenPositions",
@@ -103,6 +107,8 @@ DEFENSES = DefenseRegistry(
         "half": "keyhole.defenses.half:Half",
         "percentile-privacy": "keyhole.defenses.percentile_privacy:PercentilePrivacy",
         "svt": "keyhole.defenses.svt:Svt",
+        "flower-local-dp": "keyhole.defenses.flower_local_dp:FlowerLocalDp",
+        "flower-clipping": "keyhole.defenses.flower_clipping:FlowerClipping",
         "dropout": "keyhole.defenses.dropout:Dropout",
         "dpsgd": "keyhole.defenses.dpsgd:DpSgd",
         "mjp": "keyhole.defenses.mjp:Mjp",
