@@ -42,6 +42,7 @@ DECLARED = {
     "svt": {Capability.VALUES},
     "flower-local-dp": {Capability.NOISE},
     "flower-clipping": set(),
+    "share": set(),
     "csvar": {Capability.IMAGE_CHANGE},
     "image-noise": {Capability.IMAGE_CHANGE},
     "dropout": {Capability.HIDDEN_MASKS},

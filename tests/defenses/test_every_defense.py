@@ -26,6 +26,7 @@ OFF = [
     "quantise(bits=32)",
     "half(kind='float32')",
     "percentile-privacy(percentile=0, gamma=None)",
+    "share(part='all')",
     "flower-local-dp(sensitivity=0, clipping_norm=1e9)",
     "flower-clipping(clipping_norm=1e9)",
     "dropout(p=0)",
@@ -107,7 +108,9 @@ def test_the_seed_decides_what_the_server_sees(
 
 @pytest.mark.parametrize("defense", EVERY, ids=str)
 def test_names_shapes_and_types_stay(model: nn.Module, defense: Defense) -> None:
-    own = dict(defense.prepare_model(model).named_parameters())
+    unshared = defense.unshared(model)
+    own = defense.prepare_model(model).named_parameters()
+    own = {name: parameter for name, parameter in own if name not in unshared}
     seen = updated(model, defense).change
     assert {n: (t.shape, t.dtype) for n, t in seen.items()} == {
         n: (t.shape, t.dtype) for n, t in own.items()

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         region_side,
         split_into_zones,
     )
+    from keyhole.defenses.share import Share
     from keyhole.defenses.signsgd import SignSgd
     from keyhole.defenses.svt import Svt
     from keyhole.defenses.tip import Tip
@@ -79,6 +80,7 @@ __all__ = [
     "PixelNoise",
     "Pruning",
     "Quantise",
+    "Share",
     "SignSgd",
     "Svt",
     "Telemetry",
@@ -107,6 +109,7 @@ DEFENSES = DefenseRegistry(
         "half": "keyhole.defenses.half:Half",
         "percentile-privacy": "keyhole.defenses.percentile_privacy:PercentilePrivacy",
         "svt": "keyhole.defenses.svt:Svt",
+        "share": "keyhole.defenses.share:Share",
         "flower-local-dp": "keyhole.defenses.flower_local_dp:FlowerLocalDp",
         "flower-clipping": "keyhole.defenses.flower_clipping:FlowerClipping",
         "dropout": "keyhole.defenses.dropout:Dropout",

@@ -167,6 +167,14 @@ class Defense(ABC):
         """
         return model
 
+    def unshared(self, model: nn.Module) -> frozenset[str]:
+        """The names of the tensors that clients keep to themselves; empty: they share all.
+
+        Args:
+            model: The global model.
+        """
+        return frozenset()
+
     def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
         """The images that the client trains on.
 

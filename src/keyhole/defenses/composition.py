@@ -96,6 +96,9 @@ class Composition(Defense):
             model = part.prepare_model(model)
         return model
 
+    def unshared(self, model: nn.Module) -> frozenset[str]:
+        return frozenset().union(*(part.unshared(model) for part in self.parts))
+
     def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
         for part, own in self._open("on_images", side):
             images = part.on_images(images, own)
