@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from keyhole.defenses import Defense
+from keyhole.defenses.base import uses_door
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining, RoundClient, augment_images
 from keyhole.federation.backends import GraphedModel
@@ -175,7 +176,7 @@ def check_clients(
     if len({len(client.images) for client in clients}) != 1:
         raise DoesNotFit("FedSGD as one network needs clients with equally many images")
     for door, place in (("on_model", "models"), ("on_step", "steps"), ("on_update", "updates")):
-        if getattr(type(defense), door) is not getattr(Defense, door):
+        if uses_door(defense, door):
             raise DoesNotFit(
                 f"{defense.name} acts on clients' {place}, of which FedSGD as one network has none"
             )

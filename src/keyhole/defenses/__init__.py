@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from keyhole.defenses.defense_registry import DefenseRegistry
 from keyhole.lazy import import_on_demand
-from keyhole.registry import Registry
 
 if TYPE_CHECKING:
     from keyhole.defenses.agp import Agp
@@ -23,16 +23,20 @@ if TYPE_CHECKING:
         Interval,
         PixelNoise,
     )
+    from keyhole.defenses.composition import Composition
     from keyhole.defenses.csvar import Csvar
     from keyhole.defenses.dp import Dp
     from keyhole.defenses.dpsgd import DpSgd
     from keyhole.defenses.dropout import Dropout
+    from keyhole.defenses.flower_clipping import FlowerClipping
+    from keyhole.defenses.flower_local_dp import FlowerLocalDp
     from keyhole.defenses.gaussian import Gaussian
     from keyhole.defenses.half import Half
     from keyhole.defenses.image_noise import ImageNoise
     from keyhole.defenses.mjp import Mjp
     from keyhole.defenses.noise_model import Noise, uniform_noise
     from keyhole.defenses.none import NoDefense
+    from keyhole.defenses.percentile_privacy import PercentilePrivacy
     from keyhole.defenses.pruning import Pruning
     from keyhole.defenses.quantise import Quantise
     from keyhole.defenses.regions import (
@@ -41,7 +45,9 @@ if TYPE_CHECKING:
         region_side,
         split_into_zones,
     )
+    from keyhole.defenses.share import Share
     from keyhole.defenses.signsgd import SignSgd
+    from keyhole.defenses.svt import Svt
     from keyhole.defenses.tip import Tip
     from keyhole.defenses.topk import TopK
 
@@ -52,12 +58,15 @@ __all__ = [
     "CalibratedNoise",
     "Capability",
     "ClientSide",
+    "Composition",
     "Csvar",
     "Defense",
     "DefenseSpec",
     "Dp",
     "DpSgd",
     "Dropout",
+    "FlowerClipping",
+    "FlowerLocalDp",
     "Gaussian",
     "Half",
     "HiddenPositions",
@@ -67,10 +76,13 @@ __all__ = [
     "Mjp",
     "NoDefense",
     "Noise",
+    "PercentilePrivacy",
     "PixelNoise",
     "Pruning",
     "Quantise",
+    "Share",
     "SignSgd",
+    "Svt",
     "Telemetry",
     "Tip",
     "TopK",
@@ -85,7 +97,7 @@ __all__ = [
     "uniform_noise",
 ]
 
-DEFENSES: Registry["Defense"] = Registry(
+DEFENSES = DefenseRegistry(
     "defense",
     {
         "none": "keyhole.defenses.none:NoDefense",
@@ -95,6 +107,11 @@ DEFENSES: Registry["Defense"] = Registry(
         "quantise": "keyhole.defenses.quantise:Quantise",
         "signsgd": "keyhole.defenses.signsgd:SignSgd",
         "half": "keyhole.defenses.half:Half",
+        "percentile-privacy": "keyhole.defenses.percentile_privacy:PercentilePrivacy",
+        "svt": "keyhole.defenses.svt:Svt",
+        "share": "keyhole.defenses.share:Share",
+        "flower-local-dp": "keyhole.defenses.flower_local_dp:FlowerLocalDp",
+        "flower-clipping": "keyhole.defenses.flower_clipping:FlowerClipping",
         "dropout": "keyhole.defenses.dropout:Dropout",
         "dpsgd": "keyhole.defenses.dpsgd:DpSgd",
         "mjp": "keyhole.defenses.mjp:Mjp",

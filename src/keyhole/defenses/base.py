@@ -167,6 +167,14 @@ class Defense(ABC):
         """
         return model
 
+    def unshared(self, model: nn.Module) -> frozenset[str]:
+        """The names of the tensors that clients keep to themselves; empty: they share all.
+
+        Args:
+            model: The global model.
+        """
+        return frozenset()
+
     def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
         """The images that the client trains on.
 
@@ -241,6 +249,10 @@ class Defense(ABC):
         """How the positions of patches are hidden; None: they are not."""
         return None
 
+    def each_part(self) -> tuple[Defense, ...]:
+        """The defenses that it applies in order: itself, if it is not composed of others."""
+        return (self,)
+
     @property
     def declares(self) -> frozenset[Capability]:
         """What an attacker who knows this defense may assume: what its class overrides."""
@@ -265,7 +277,8 @@ def caveats_of_buffers(model: nn.Module) -> list[str]:
 
 def uses_door(defense: Defense, door: str) -> bool:
     """Whether a defense does something at ``on_images``, ``on_model``, ``on_step``, ...."""
-    return getattr(type(defense), door) is not getattr(Defense, door)
+    own = [type(part) for part in defense.each_part()]
+    return any(getattr(kind, door) is not getattr(Defense, door) for kind in own)
 
 
 OnUpdate = Callable[..., Update]

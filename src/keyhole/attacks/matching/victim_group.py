@@ -93,6 +93,7 @@ class VictimGroup:
             self.problem.like,
             unit=self.parts.objective.scale_free,
             gradient_weights=[self.attack.gradient_weights(self.observation(v)) for v in victims],
+            intervals=[self.attack.target_intervals(self.observation(v)) for v in victims],
         )
         matcher, notes = choose_matcher(
             self.problem,
