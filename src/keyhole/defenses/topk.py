@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -11,11 +12,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from safetensors import SafetensorError
 from safetensors.torch import load, save
-from torch import Tensor
+from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense, Memory
 from keyhole.defenses.capabilities import Interval
 from keyhole.defenses.magnitudes import Scope, bound_zeros, keep_largest
+from keyhole.defenses.traces import Trace, ZerosTrace
 from keyhole.errors import BadUpdate
 from keyhole.update import Update
 
@@ -74,6 +76,10 @@ class TopK(Defense):
         With it the values sent hold those of earlier rounds, too.
         """
         return {} if self.error_feedback else bound_zeros(update.gradient())
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The share of zeros."""
+        return [ZerosTrace(1 - self.k, self.scope)] if self.k < 1 else []
 
 
 def write_residual(rest: dict[str, Tensor]) -> str:
