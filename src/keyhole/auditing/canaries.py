@@ -111,7 +111,7 @@ def plant_canaries(
     scores: list[float] = []
     budget: Budget | None = None
     progress.begin(plan.canaries)
-    for client, numbers in enumerate(torch.arange(plan.canaries).split(own)):
+    for client, numbers in enumerate(torch.split(torch.arange(plan.canaries), own)):
         codes = (numbers + 1) * coins[numbers]
         update, claimed = train_on_canaries(defense, planted, codes, data, plan, client)
         budget = budget or claimed

@@ -126,7 +126,5 @@ def audit_epsilon(
         bound=bound,
         delta=claimed.delta,
         claimed=None if planted.budget is None else planted.budget.epsilon,
-        provable=find_largest_bound(
-            plan.canaries, delta=claimed.delta, confidence=plan.confidence
-        ),
+        provable=find_largest_bound(plan.canaries, delta=claimed.delta, confidence=plan.confidence),
     )

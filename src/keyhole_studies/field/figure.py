@@ -16,7 +16,9 @@ FILE = "field.png"
 
 def draw_trade(study: Study, results: Path, folder: Path) -> list[Path]:
     """One panel for each network, one mark for each setting of which both are known."""
-    points = [p for p in read_points(study, results) if p.accuracy is not None and p.worst("honest")]
+    points = [
+        p for p in read_points(study, results) if p.accuracy is not None and p.worst("honest")
+    ]
     labels = study.labels["network"]
     panels = {name: [p for p in points if p.network == name] for name in labels}
     panels = {name: found for name, found in panels.items() if found}
@@ -55,7 +57,8 @@ def draw_panel(axes: Any, found: Sequence[Point], labels: Mapping[str, str]) -> 
 def place_of(point: Point) -> tuple[float, float]:
     """Where a setting's mark stands."""
     worst = point.worst("honest")
-    assert worst is not None and point.accuracy is not None
+    assert worst is not None
+    assert point.accuracy is not None
     return worst.psnr, point.accuracy
 
 

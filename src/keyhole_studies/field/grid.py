@@ -27,12 +27,19 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Clients(Strict):
+    """The clients of an audit."""
+
+    victims: int
+    batch_size: int
+
+
 class Scale(Strict):
     """How much is measured."""
 
     lr: float
-    honest: dict[str, int]
-    malicious: dict[str, int]
+    honest: Clients
+    malicious: Clients
     training: dict[str, float]
     iterations: int | None = None
 
@@ -119,7 +126,8 @@ def unroll(grid: Grid, scale: Scale) -> Iterator[Experiment]:
                             attacks=chosen,
                             lr=scale.lr,
                             iterations=scale.iterations,
-                            **sizes,
+                            victims=sizes.victims,
+                            batch_size=sizes.batch_size,
                         ),
                         server=server,
                         **about,

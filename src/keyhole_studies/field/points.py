@@ -66,8 +66,10 @@ def collect_points(study: Study, results: Results) -> list[Point]:
         result = results.get(experiment.name)
         if result is None or not isinstance(experiment, FieldAudit | FieldAccuracy):
             continue
-        audit = isinstance(experiment, FieldAudit)
-        defense = experiment.stage.defenses[0] if audit else experiment.defense
+        if isinstance(experiment, FieldAudit):
+            defense = experiment.stage.defenses[0]
+        else:
+            defense = experiment.defense
         key = experiment.family, experiment.strength, experiment.network
         point = points.setdefault(key, Point(defense, *key))
         if UNFIT in result:
