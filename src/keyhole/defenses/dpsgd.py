@@ -131,7 +131,7 @@ class DpSgd(Defense):
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
         """The update unchanged; the budget spent so far is recorded once per round: it is slow."""
-        if side is not None and self.name in side.memory:
+        if side is not None and DpSgd.name in side.memory:
             epsilon = compute_epsilon(side.memory, self.delta)
             side.record(epsilon=epsilon if math.isfinite(epsilon) else "infinite")
         return update
