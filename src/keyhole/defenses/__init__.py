@@ -6,8 +6,10 @@ from keyhole.defenses.defense_registry import DefenseRegistry
 from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
+    from keyhole.defenses.acted import Acted, DefenseCheck, check_defense
     from keyhole.defenses.agp import Agp
     from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
+    from keyhole.defenses.budget import Budget, compute_gaussian_epsilon
     from keyhole.defenses.calibrated import (
         CalibratedNoise,
         expected_noise_norm,
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from keyhole.defenses.image_noise import ImageNoise
     from keyhole.defenses.mjp import Mjp
     from keyhole.defenses.noise_model import Noise, uniform_noise
+    from keyhole.defenses.noise_trace import NoiseTrace
     from keyhole.defenses.none import NoDefense
     from keyhole.defenses.percentile_privacy import PercentilePrivacy
     from keyhole.defenses.pruning import Pruning
@@ -50,17 +53,29 @@ if TYPE_CHECKING:
     from keyhole.defenses.svt import Svt
     from keyhole.defenses.tip import Tip
     from keyhole.defenses.topk import TopK
+    from keyhole.defenses.traces import (
+        LevelsTrace,
+        NormTrace,
+        PrecisionTrace,
+        Sighting,
+        Trace,
+        TraceCheck,
+        ZerosTrace,
+    )
 
 __all__ = [
     "DEFENSES",
+    "Acted",
     "Agp",
     "BlockShuffle",
+    "Budget",
     "CalibratedNoise",
     "Capability",
     "ClientSide",
     "Composition",
     "Csvar",
     "Defense",
+    "DefenseCheck",
     "DefenseSpec",
     "Dp",
     "DpSgd",
@@ -73,19 +88,29 @@ __all__ = [
     "ImageChange",
     "ImageNoise",
     "Interval",
+    "LevelsTrace",
     "Mjp",
     "NoDefense",
     "Noise",
+    "NoiseTrace",
+    "NormTrace",
     "PercentilePrivacy",
     "PixelNoise",
+    "PrecisionTrace",
     "Pruning",
     "Quantise",
     "Share",
+    "Sighting",
     "SignSgd",
     "Svt",
     "Telemetry",
     "Tip",
     "TopK",
+    "Trace",
+    "TraceCheck",
+    "ZerosTrace",
+    "check_defense",
+    "compute_gaussian_epsilon",
     "compute_region_variances",
     "expected_noise_norm",
     "find_sensitive_regions",

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import functools
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from keyhole.defenses.budget import Budget, read_budget
 from keyhole.defenses.capabilities import Capability, HiddenPositions, ImageChange, Interval
 from keyhole.defenses.noise_model import Noise
+from keyhole.defenses.traces import Trace
 from keyhole.errors import DoesNotFit
 from keyhole.parameters import read_parameters
 from keyhole.registry import name_class, part_name, spell_part
@@ -241,6 +243,17 @@ class Defense(ABC):
         """
         return {}
 
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """What an update must show if this defense acted as declared.
+
+        By default, the noise that :meth:`noise_model` declares.
+
+        Args:
+            update: What the server got.
+            model: The global model that the update is a change of.
+        """
+        return trace_noise(self.noise_model(update, model), of_training=uses_door(self, "on_step"))
+
     def image_change(self) -> ImageChange | None:
         """What was done to the images before training; None: nothing that could be undone."""
         return None
@@ -252,6 +265,17 @@ class Defense(ABC):
     def each_part(self) -> tuple[Defense, ...]:
         """The defenses that it applies in order: itself, if it is not composed of others."""
         return (self,)
+
+    def claimed_budget(self, update: Update, telemetry: Telemetry) -> Budget | None:
+        """The privacy budget that a client's update is said to have spent; None: none is claimed.
+
+        By default, ``epsilon`` and ``delta`` of the telemetry.
+
+        Args:
+            update: What the client sent, which tells how it trained.
+            telemetry: What the defense reported of it.
+        """
+        return read_budget(telemetry)
 
     @property
     def declares(self) -> frozenset[Capability]:
@@ -273,6 +297,14 @@ def caveats_of_buffers(model: nn.Module) -> list[str]:
     if not any(buffer.is_floating_point() for buffer in model.buffers()):
         return []
     return ["where clients share weights, running statistics leave unclipped and without noise"]
+
+
+def trace_noise(noise: Mapping[str, Noise], *, of_training: bool) -> list[Trace]:
+    """The trace of noise; none where it has the strength zero."""
+    from keyhole.defenses.noise_trace import NoiseTrace  # needs scipy, which defenses do not
+
+    strong = {name: each for name, each in noise.items() if bool((each.variance > 0).any())}
+    return [NoiseTrace(strong, of_training)] if strong else []
 
 
 def uses_door(defense: Defense, door: str) -> bool:

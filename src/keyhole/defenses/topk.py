@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
 from keyhole.defenses.kept_tensors import read_kept, write_kept
 from keyhole.defenses.magnitudes import Scope, bound_zeros, keep_largest
+from keyhole.defenses.traces import Trace, ZerosTrace
 from keyhole.update import Update
 
 RESIDUAL = "topk-residual"
@@ -69,3 +72,7 @@ class TopK(Defense):
         With it the values sent hold those of earlier rounds, too.
         """
         return {} if self.error_feedback else bound_zeros(update.gradient())
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The share of zeros."""
+        return [ZerosTrace(1 - self.k, self.scope)] if self.k < 1 else []

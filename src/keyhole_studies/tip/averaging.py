@@ -166,7 +166,7 @@ def build_federation(
     draw = generator(seed, "partition")
     shares = PARTITIONS.parse(partition)(data, resident.train_indices, settings.clients, draw)
     return Federation(
-        model=model.to(device),
+        model=defense.prepare_model(model).to(device),
         data=data,
         shares=cut_to_batches(shares, settings.batch_size),
         test=(resident.test, resident.test_indices[: settings.tested]),
