@@ -19,6 +19,7 @@ SMALLEST = {
     "federation.py": "--clients 2 --repeats 1 --no-flower",
     "csvar.py": "--images 1 --turns 1",
     "csvar_unshuffle.py": "--sets faces --images 2 --gallery 8",
+    "defense_cost.py": "--steps 1 --rounds 1 --only pruning,mjp",
     "incoming.py": "--fresh 1 --trained 1 --held-out 0 --architectures lenet",
     "mjp.py": "--networks deit --batch 2 --turns 1 --steps 1",
     "tip.py": "--model lenet --images 2 --turns 1",
@@ -53,6 +54,14 @@ def test_engine() -> None:
     assert found["ratio_to_plain_loop"]["mlp"] > 0
     assert found["ratio_to_breaching"] == {"mlp": None}
     assert {"default", "tuned"} <= set(found["plain_loop_ms"]["mlp"])
+
+
+def test_defense_cost(capsys: Capture) -> None:
+    found = run_here("defense_cost.py", capsys)
+    assert [row["defense"] for row in found["rows"]] == ["none", "pruning"]
+    assert found["rows"][0]["ratio"] == 1
+    assert all(row["milliseconds"] > 0 for row in found["rows"])
+    assert found["refused"][0].startswith("mjp: ")
 
 
 @pytest.mark.parametrize("attack", ["ig", "dia"])
