@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -70,7 +71,7 @@ def train_in_simulation(
     ended: list[TrainingResult | BaseException] = []
     server = ServerApp()
 
-    @server.main()
+    @server.main()  # type: ignore[untyped-decorator]
     def main(grid: Grid, context: Context) -> None:
         nodes = wait_for_nodes(grid, plan.clients)
         try:
@@ -109,8 +110,6 @@ def train_in_simulation(
 
 def wait_for_nodes(grid: Grid, count: int) -> list[int]:
     """The nodes of a simulation, once they are all there."""
-    import time
-
     while len(nodes := sorted(grid.get_node_ids())) < count:
         time.sleep(0.1)
     return nodes
@@ -182,7 +181,7 @@ class GridRunner:
         return ClientUpdate(client, Update(change, **facts), json.loads(str(said["telemetry"])))
 
 
-@app.train()
+@app.train()  # type: ignore[untyped-decorator]
 def train_one_client(message: Message, context: Context) -> Message:
     """One client's round, drawn as Keyhole's own loop draws it."""
     asked = message.content[RECORD]
