@@ -24,9 +24,8 @@ from keyhole.cli.plan_options import Given, takes_fields_of
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out, read_seeds
 from keyhole.errors import BadValue, DoesNotFit
-from keyhole.federation.plan import TrainingPlan
+from keyhole.federation.plan import TrainingPlan, expand_training
 from keyhole.interrupts import INTERRUPTS
-from keyhole.scale.training_run import TRAININGS, expand_training, run_trainings
 from keyhole.terminal import TextTable, log, say_json, say_table, say_unwrapped
 
 if TYPE_CHECKING:
@@ -143,6 +142,8 @@ def train_in_pieces(
     as_json: bool,
 ) -> None:
     """Runs several trainings, each a piece of its own, and prints one row for each defense."""
+    with INTERRUPTS.leaving_at_once():
+        from keyhole.scale.training_run import TRAININGS, run_trainings
     names = "".join(plan.digest for plan in plans)
     digest = hashlib.sha256(names.encode()).hexdigest()[:8]
     folder = out or Path("runs") / f"trainings-{digest}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
 
 from keyhole.atomic import write_json
 from keyhole.federation.plan import TrainingPlan
@@ -18,8 +16,6 @@ from keyhole.scale.piece import Machine
 from keyhole.scale.piece_store import PieceStore
 from keyhole.scale.run import FinishedPiece, run_pieces
 from keyhole.scale.training_pieces import CHECKPOINT, build_training_piece
-from keyhole.settings import make_settings
-from keyhole.spelling import expand_lists
 
 TRAININGS = "trainings.json"
 
@@ -47,25 +43,6 @@ class TrainingRow:
     high: float | None
     seconds: float
     weights: tuple[str, ...]
-
-
-def expand_training(values: Mapping[str, Any], seeds: Sequence[int] | None) -> list[TrainingPlan]:
-    """One plan for each seed and each value that the defense or the model lists.
-
-    Args:
-        values: The fields of a plan by name.
-        seeds: The seeds; None: the plan's own.
-    """
-    default = TrainingPlan()
-    choices = {
-        "defense": expand_lists(str(values.get("defense", default.defense))),
-        "model": expand_lists(str(values.get("model", default.model))),
-        "seed": list(dict.fromkeys(seeds or [values.get("seed", default.seed)])),
-    }
-    return [
-        make_settings(TrainingPlan, {**values, **dict(zip(choices, chosen, strict=True))})
-        for chosen in itertools.product(*choices.values())
-    ]
 
 
 def run_trainings(
