@@ -207,4 +207,4 @@ class Driver:
         """Stops what is still at work; its pieces can be continued."""
         for task in self.running:
             self.ray.cancel(task, force=True)
-        self.ray.kill(self.reports)
+        self.running.clear()
