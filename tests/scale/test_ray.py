@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from keyhole.auditing import Plan
-from keyhole.scale import Piece, build_piece, open_store, run_pieces, split
+from keyhole.auditing import AuditResult, Plan, expand_plan
+from keyhole.scale import Piece, build_piece, open_store, run_pieces, run_sweep, split
 from keyhole.seeds import derive
 from ray_clusters import RayCluster
 
@@ -31,6 +31,19 @@ from scale.test_ray import list_pieces
 from keyhole.scale import Ray, open_store, run_pieces
 
 run_pieces(list_pieces(), open_store(sys.argv[2]), on=Ray(sys.argv[1]))
+"""
+FOG = """
+from dataclasses import dataclass
+
+from keyhole.defenses.base import Defense
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fog(Defense):
+    share: float = 0.5
+
+    def on_update(self, update, side=None):
+        return update.map(lambda name, tensor: tensor * (1 - self.share))
 """
 
 
@@ -158,3 +171,39 @@ except ZeroDivisionError as error:
 """
     driver = cluster.start_driver(code, str(tmp_path / "store"))
     assert driver.wait(timeout=300) == 0, cluster.read_log()
+
+
+def test_commands_run_on_a_cluster_that_exists(
+    cluster: RayCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And give what they give without one; what they name by a relative path is found."""
+    cluster.start_node("head", cpus=1)
+    (tmp_path / "fog_parts.py").write_text(FOG)
+    code = """
+import os, sys
+os.chdir(sys.argv[2])
+from keyhole.cli import main
+sys.argv = ["keyhole", *sys.argv[3].split(), *(["--on", "ray", "--address", sys.argv[1]])]
+main()
+"""
+    audit = "audit --model mlp --data digits --attack linear --victims 1 --out runs/there"
+    commands = (
+        f"{audit} --defense fog_parts:Fog(share=[0.1,0.9]) --seeds 0,1",
+        "train --clients 2 --rounds 1 --images 16 --seeds 0,1 --out runs/t",
+        "membership --model mlp --members 20 --epochs 1 --attack loss --out runs/m",
+    )
+    for command in commands:
+        driver = cluster.start_driver(code, str(tmp_path), command)
+        assert driver.wait(timeout=300) == 0, cluster.read_log()
+    stage = {"model": "mlp", "data": "digits", "attacks": ("linear",), "victims": 1}
+    defenses = ("fog_parts:Fog(share=[0.1,0.9])",)
+    monkeypatch.chdir(tmp_path)
+    sweep = expand_plan({"seed": [0, 1], "stage": [{**stage, "defenses": defenses}]})
+    run_sweep(sweep, out=tmp_path / "here" / "run", store=open_store(tmp_path / "here" / "pieces"))
+    found = [
+        [without_seconds(finding.to_json()) for finding in AuditResult.load(run).findings]
+        for run in (tmp_path / "runs" / "there", tmp_path / "here" / "run")
+    ]
+    assert found[0] == found[1]
+    assert len(list((tmp_path / "runs" / "pieces").glob("*/result.json"))) == 7
+    assert (tmp_path / "runs" / "m" / "result.json").is_file()
