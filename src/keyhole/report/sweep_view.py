@@ -23,6 +23,8 @@ INTERVALS = (
     "means over seeds of what the worst attacker saw, with 95% intervals: Student's t over seeds, "
     "over images where there is one seed; of shares no narrower than Wilson's"
 )
+MOST_TICKS = 8
+"""Values of a parameter that are all marked on its axis."""
 MOST_LINES = 12
 """Lines of a plot; further settings are in the table only."""
 
@@ -115,6 +117,8 @@ def draw_parameter(figure: Any, table: ParameterTable) -> None:
             axes.tick_params(axis="x", labelrotation=20)
         elif min(values) > 0 and max(values) / min(values) >= 10:
             axes.set_xscale("log")
+        elif len(values) <= MOST_TICKS:
+            axes.set_xticks(values)
     marks, names = axes.get_legend_handles_labels()
     figure.legend(marks, names, loc="outside lower center", ncols=2, frameon=False, fontsize=8)
 
