@@ -21,6 +21,7 @@ SMALLEST = {
     "csvar_unshuffle.py": "--sets faces --images 2 --gallery 8",
     "defense_cost.py": "--steps 1 --rounds 1 --only pruning,mjp",
     "incoming.py": "--fresh 1 --trained 1 --held-out 0 --architectures lenet",
+    "ray_pieces.py": "--pieces 10 --busy 2 --seconds 0.05 --turns 1",
     "mjp.py": "--networks deit --batch 2 --turns 1 --steps 1",
     "tip.py": "--model lenet --images 2 --turns 1",
     "training.py": "--cases lenet:2x4 --images 10 --turns 1 --ways graph,loop,vmap --augment",
@@ -127,6 +128,14 @@ def test_mjp(capsys: Capture) -> None:
     ratios = run_here("mjp.py", capsys)["DeiT/4 at 32 px, batch 2"]
     assert set(ratios) == set(load_script("benchmarks/mjp.py").VARIANTS)
     assert all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values())
+
+
+@pytest.mark.ray
+def test_ray_pieces() -> None:
+    found = run_alone("ray_pieces.py", SMALLEST["ray_pieces.py"])
+    assert found["overhead_ms"] > 0
+    assert set(found["driver_mb"]) == {"a_tenth", "all"}
+    assert found["two_over_one"] > 0
 
 
 def test_tip(capsys: Capture) -> None:

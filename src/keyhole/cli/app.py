@@ -22,6 +22,8 @@ COMMANDS = tuple(
         "epsilon": "epsilon:epsilon",
         "report": "report:report",
         "compare": "compare:compare",
+        "merge": "merge:merge",
+        "plan": "plan:plan",
         "list": "listing:list_all",
     }.items()
 )
