@@ -48,6 +48,30 @@ def run_plan(
         progress: Shows how much is done; None: nothing is shown.
         victims_at_once: How many victims an attack may take at once; None: as many as fit.
     """
+    settings, notes = build_plan_settings(plan, data_dir=data_dir, device=device)
+    check_any_applies(settings)
+    return run_in_folder(
+        settings,
+        plan,
+        out,
+        fresh=fresh,
+        progress=progress,
+        data_dir=data_dir,
+        victims_at_once=victims_at_once,
+        notes=notes,
+    )
+
+
+def build_plan_settings(
+    plan: Plan, *, data_dir: str | None = None, device: str = "auto"
+) -> tuple[list[AttackSetting], list[str]]:
+    """Resolves a plan: the settings of all stages, and notes on what could not be used.
+
+    Args:
+        plan: The plan.
+        data_dir: Where data sets and their weights lie; None: the default places.
+        device: ``auto``, or a device of torch.
+    """
     place = find_device(device)
     resolved = [
         resolve_stage(stage, seed=plan.seed, data_dir=data_dir, device=place)
@@ -62,16 +86,7 @@ def run_plan(
                 stage, seed=plan.seed, data_dir=data_dir, device=place
             )
             settings, notes = [*settings, *more], [*notes, *said]
-    return _run(
-        settings,
-        plan,
-        out,
-        fresh=fresh,
-        progress=progress,
-        data_dir=data_dir,
-        victims_at_once=victims_at_once,
-        notes=notes,
-    )
+    return settings, notes
 
 
 def audit(
@@ -133,8 +148,10 @@ def audit(
         attacks=None if AUTO in attacks else [ATTACKS.resolve(attack) for attack in attacks],
         metrics=metrics,
     )
-    return _run(
-        build_settings(resolved),
+    settings = build_settings(resolved)
+    check_any_applies(settings)
+    return run_in_folder(
+        settings,
         plan,
         None if out is None else Path(out),
         data_dir=data_dir,
@@ -142,19 +159,29 @@ def audit(
     )
 
 
-def _run(
+def run_in_folder(
     settings: Sequence[AttackSetting],
     plan: Plan,
     out: Path | None,
     *,
     fresh: bool = False,
     progress: Progress | None = None,
-    data_dir: str | None,
-    victims_at_once: int | None,
+    data_dir: str | None = None,
+    victims_at_once: int | None = None,
     notes: Sequence[str] = (),
 ) -> AuditResult:
-    """Runs the settings in a folder that a failed start leaves as it was."""
-    check_any_applies(settings)
+    """Runs the settings in a folder that a failed start leaves as it was.
+
+    Args:
+        settings: What to run.
+        plan: The plan that they belong to.
+        out: The run folder; None: nothing is kept.
+        fresh: Replaces an earlier audit in the folder.
+        progress: Shows how much is done; None: nothing is shown.
+        data_dir: Where data sets and their weights lie; None: the default places.
+        victims_at_once: How many victims an attack may take at once; None: as many as fit.
+        notes: What could not be used of captured material.
+    """
     store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
     context = RunContext(store, progress or NullProgress(), victims_at_once)
     try:

@@ -1,0 +1,34 @@
+"""What became of a piece, and where pieces can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from keyhole.scale.board import Board
+from keyhole.scale.piece import Machine, Piece
+from keyhole.scale.piece_store import PieceStore
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A piece that ended.
+
+    Args:
+        piece: The piece.
+        error: What the user can correct; None: its result is in the store.
+    """
+
+    piece: Piece
+    error: str | None = None
+
+
+class Place(Protocol):
+    """Somewhere to run pieces: :class:`Local`, or :class:`Ray`."""
+
+    def run(
+        self, pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board
+    ) -> Iterator[Outcome]:
+        """Runs pieces that have no result yet, and yields what became of each, as they end."""
+        ...
