@@ -58,8 +58,9 @@ def choose_share(held: Mapping[float, bool]) -> float | None:
 def make_study() -> Study:
     """A study whose sampler halves the range; it minimises the strength that holds."""
     optuna = import_optuna()
+    from optuna.samplers import BaseSampler
 
-    class Bisection(optuna.samplers.BaseSampler):  # type: ignore[misc]
+    class Bisection(BaseSampler):  # type: ignore[misc]
         """Proposes the middle between what was broken and what held."""
 
         def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:

@@ -79,7 +79,7 @@ def describe_evidence(setting: SettingOutcome) -> str:
     assert read is not None
     tried = ", ".join(setting.attackers)
     words = (
-        f"Nobody read any of {worst.images} images (95%: at most {read.high:.0%} would be read); "
+        f"Nobody read any of {worst.images} images (95%: at most {read.high:.0%}); "
         f"tried: {tried}."
     )
     if not setting.met_adaptive and setting.defense["name"] != UNDEFENDED:
@@ -122,8 +122,8 @@ def describe_not_tried(result: FrontierResult) -> list[str]:
     images = "one image" if plan.victim_images == 1 else f"{plan.victim_images} images"
     steps = "one step" if plan.victim_steps == 1 else f"{plan.victim_steps} steps"
     lines.append(
-        f"Attacked clients held {images} and took {steps}; clients with more images or steps leak "
-        "less, and were not attacked."
+        f"Attacked clients held {images} and took {steps}; clients with more images or steps were "
+        "not attacked; they usually leak less."
     )
     if len(plan.seeds) == 1:
         lines.append("One seed was run: accuracy has no interval. Add --seeds 0,1,2.")
