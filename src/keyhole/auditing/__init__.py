@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.plan import Plan, Stage, read_plan, tour
     from keyhole.auditing.results import AuditResult, load_result
     from keyhole.auditing.store import Store
+    from keyhole.auditing.sweep import Sweep, expand_plan, read_sweep
     from keyhole.auditing.verdict import MaliciousVerdict, Verdict, VerdictLine
     from keyhole.progress import Progress
 
@@ -39,17 +40,20 @@ __all__ = [
     "Progress",
     "Stage",
     "Store",
+    "Sweep",
     "Verdict",
     "VerdictLine",
     "attack_gradient",
     "audit",
     "check_incoming",
     "compare_results",
+    "expand_plan",
     "incoming_mod",
     "infer_membership",
     "load_result",
     "malicious",
     "read_plan",
+    "read_sweep",
     "read_versions",
     "result_schema",
     "run_plan",

@@ -161,7 +161,27 @@ class Plan(Settings):
 def read_plan(path: Path) -> Plan:
     """A plan from a TOML file: ``seed = 0`` and any number of ``[[stage]]`` tables.
 
-    A plan can name code (``model = "package:function"``), which the audit imports and runs.
+    A plan can name code (``model = "package:function"``), which the audit imports and runs. One
+    that lists values is read by :func:`keyhole.auditing.read_sweep`.
+
+    Args:
+        path: The file.
+    """
+    return make_plan(read_plan_values(path), where=f" in {path}")
+
+
+def make_plan(values: dict[str, Any], *, where: str = "") -> Plan:
+    """A plan from the values of its fields.
+
+    Args:
+        values: The fields by name.
+        where: Where they were written, for errors: `` in plan.toml``.
+    """
+    return make_settings(Plan, values, where=where, inner=Stage.model_fields)
+
+
+def read_plan_values(path: Path) -> dict[str, Any]:
+    """What a TOML file holds, before anything but its form is checked.
 
     Args:
         path: The file.
@@ -176,10 +196,15 @@ def read_plan(path: Path) -> Plan:
     except (OSError, ValueError) as error:
         why = (isinstance(error, OSError) and error.strerror) or one_line(error)
         raise BadValue(f"{path} cannot be read as TOML ({why})") from None
-    return make_settings(Plan, values, where=f" in {path}", inner=Stage.model_fields)
+    return values
 
 
 def tour() -> Plan:
     """The built-in tour: images that ship with Keyhole's dependencies, about half a minute."""
+    return Plan(**read_tour_values())
+
+
+def read_tour_values() -> dict[str, Any]:
+    """The values of the built-in tour."""
     text = resources.files("keyhole.auditing").joinpath("tour.toml").read_text(encoding="utf-8")
-    return Plan(**tomllib.loads(text))
+    return tomllib.loads(text)

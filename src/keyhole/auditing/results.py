@@ -20,6 +20,7 @@ from keyhole.auditing.run_folder import is_membership_run
 from keyhole.auditing.sections import Section, split_into_sections
 from keyhole.auditing.store import Store
 from keyhole.auditing.store_folder import SUMMARY
+from keyhole.auditing.sweep_tables import ParameterTable, tabulate_sweep
 from keyhole.auditing.tables import Row, finding_rows, image_rows
 from keyhole.auditing.tabular import TabularResult
 from keyhole.auditing.verdict import Verdict, judge_findings
@@ -96,6 +97,14 @@ class AuditResult(TabularResult):
         """The title of the plan."""
         plan = None if self.store is None else self.store.plan()
         return str((plan or {}).get("title", "Audit"))
+
+    @property
+    def swept(self) -> tuple[ParameterTable, ...]:
+        """One table for each parameter that the plan lists values of."""
+        plan = None if self.store is None else self.store.plan()
+        names = (plan or {}).get("swept")
+        listed = [str(name) for name in names] if isinstance(names, list) else []
+        return tuple(tabulate_sweep(self.findings, listed))
 
     @property
     def sections(self) -> tuple[Section, ...]:

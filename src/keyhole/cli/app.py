@@ -21,6 +21,8 @@ COMMANDS = tuple(
         "membership": "membership:membership",
         "report": "report:report",
         "compare": "compare:compare",
+        "merge": "merge:merge",
+        "plan": "plan:plan",
         "list": "listing:list_all",
     }.items()
 )

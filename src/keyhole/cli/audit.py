@@ -7,16 +7,29 @@ from typing import Annotated
 
 import typer
 
-from keyhole.auditing.plan import Plan, Stage, read_plan, tour
+from keyhole.auditing.plan import Plan, Stage, read_plan_values, read_tour_values
+from keyhole.auditing.sweep import Sweep, expand_plan
 from keyhole.cli.early_checks import check_stage
 from keyhole.cli.gate import FailOn, Junit, Sarif, exit_if_failed, read_gate
+from keyhole.cli.places import (
+    LOCAL,
+    Address,
+    CpusPerPiece,
+    GpusPerPiece,
+    On,
+    Pieces,
+    PlaceRequest,
+    ShardOption,
+    Workers,
+)
 from keyhole.cli.plan_options import Given, help_of, takes_fields_of
 from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out, Wide, read_victims_at_once
+from keyhole.errors import BadValue
 from keyhole.interrupts import INTERRUPTS
-from keyhole.settings import make_settings
-from keyhole.spelling import split_names
+from keyhole.scale.shard import read_shard
+from keyhole.spelling import shorten, split_names
 
 OPTIONS = {"defenses": "defense", "attacks": "attack", "metrics": "metric", "nodes": "clients"}
 """Fields of a stage whose options have other names."""
@@ -35,6 +48,14 @@ def audit(
         str, typer.Option(help="Victims that iterative attacks attack at once; auto: all.")
     ] = "auto",
     seed: Annotated[int | None, typer.Option(help=help_of(Plan, "seed"))] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds: 0,1,2.")] = None,
+    on: On = LOCAL,
+    address: Address = None,
+    workers: Workers = None,
+    cpus_per_piece: CpusPerPiece = 1,
+    gpus_per_piece: GpusPerPiece = 0.0,
+    pieces: Pieces = None,
+    shard: ShardOption = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     out: Out = None,
@@ -48,32 +69,50 @@ def audit(
     """Attack clients through what they share, and judge each defense by its worst attacker.
 
     Without arguments: the built-in tour, under a minute. With --captured: what the server of a
-    real training saw. The same command continues an interrupted audit.
+    real training saw. Values may be lists, as in gaussian(sigma=[1e-5,1e-4]): each combination is
+    a piece of its own, whose result later plans find again. The same command continues an
+    interrupted audit.
     """
     models, sets = read_names(model, "--model"), read_names(data, "--data")
     for field in ("defenses", "attacks", "metrics"):
         if field in given:
             given[field] = read_names(given[field], f"--{OPTIONS[field]}")
-    plan = make_plan(plan_file, models, sets, given).with_all(seed=seed)
+    sweep = make_sweep(plan_file, models, sets, given, read_seeds(seed, seeds))
     at_once = read_victims_at_once(victims_at_once)
-    folder = out or Path("runs") / f"audit-{plan.digest}"
+    place = PlaceRequest(on, address, workers, cpus_per_piece, gpus_per_piece, pieces)
+    part = None if shard is None else read_shard(shard)
+    suffix = "" if part is None else f"-shard-{part.number}-of-{part.count}"
+    folder = out or Path("runs") / f"audit-{sweep.digest}{suffix}"
     asked = read_gate(fail_on, junit, sarif, folder)
-    for stage in plan.stage:
+    for stage in sweep.plans[0].stage:
         check_stage(stage, data_dir)
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing import run_plan
         from keyhole.report import write
+        from keyhole.scale.audit_run import run_sweep
     asked.open_baselines()
     with show_progress() as bar:
-        result = run_plan(
-            plan,
-            out=folder,
-            data_dir=data_dir,
-            device=device,
-            fresh=fresh,
-            progress=bar,
-            victims_at_once=at_once,
-        )
+        if sweep.swept or place.asked or part is not None:
+            result = run_sweep(
+                sweep,
+                out=folder,
+                store=place.open_store(folder),
+                on=place.make_place(),
+                machine=place.make_machine(device, data_dir, at_once),
+                shard=part,
+                fresh=fresh,
+                progress=bar,
+            )
+        else:
+            result = run_plan(
+                sweep.plans[0],
+                out=folder,
+                data_dir=data_dir,
+                device=device,
+                fresh=fresh,
+                progress=bar,
+                victims_at_once=at_once,
+            )
         bar.show("the page is written")
         page = write(result)
     gate = asked.judge(result, plan_file)
@@ -86,22 +125,48 @@ def read_names(text: str | None, option: str) -> tuple[str, ...] | None:
     return None if text is None else tuple(split_names(text, option=option))
 
 
-def make_plan(
+def make_sweep(
     plan_file: Path | None,
     models: tuple[str, ...] | None,
     sets: tuple[str, ...] | None,
     given: Given,
-) -> Plan:
+    seeds: tuple[int, ...] | None,
+) -> Sweep:
     """Builds the plan: from a file, the tour, or every model on every data set."""
+    where = "" if plan_file is None else f" in {plan_file}"
     if plan_file is not None:
-        return read_plan(plan_file).with_all(**given)
-    names_parts = models or sets or {"defenses", "attacks", "captured"} & given.keys()
-    if not names_parts:
-        return tour().with_all(**given)
-    default = Stage()
-    stages = tuple(
-        make_settings(Stage, {"model": m, "data": d, **given})
-        for m in models or (default.model,)
-        for d in sets or (default.data,)
-    )
-    return Plan(title="Audit", stage=stages)
+        values = read_plan_values(plan_file)
+    elif models or sets or {"defenses", "attacks", "captured"} & given.keys():
+        default = Stage()
+        stages = [
+            {"model": m, "data": d}
+            for m in models or (default.model,)
+            for d in sets or (default.data,)
+        ]
+        values = {"stage": stages}
+    else:
+        values = read_tour_values()
+    if seeds is not None:
+        values["seed"] = list(seeds)
+    if given and isinstance(values.get("stage"), list):
+        values["stage"] = [{**stage, **given} for stage in values["stage"] if is_table(stage)]
+    return expand_plan(values, where=where)
+
+
+def is_table(stage: object) -> bool:
+    """Whether a stage is a table of fields; raises where it is something else."""
+    if not isinstance(stage, dict):
+        raise BadValue(f"stage: write [[stage]] tables, got {shorten(stage)}")
+    return True
+
+
+def read_seeds(seed: int | None, seeds: str | None) -> tuple[int, ...] | None:
+    """Reads ``0,1,2``; None if neither option is given."""
+    if seeds is None:
+        return None if seed is None else (seed,)
+    if seed is not None:
+        raise BadValue("seeds: give --seed or --seeds, not both")
+    parts = [part.strip() for part in seeds.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise BadValue(f"seeds: write them as 0,1,2, got {shorten(seeds)}")
+    return tuple(int(part) for part in parts)

@@ -30,7 +30,9 @@ def print_run(
 
     if as_json:
         decided = {} if gate is None else {"gate": gate.to_json()}
-        say_json({**result.to_json(), **decided})
+        tables = result.swept if isinstance(result, AuditResult) else ()
+        swept = {"swept": [table.to_json() for table in tables]} if tables else {}
+        say_json({**result.to_json(), **swept, **decided})
         return
     if isinstance(result, AuditResult):
         print_result(result, wide=wide)

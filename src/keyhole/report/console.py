@@ -14,6 +14,7 @@ from keyhole.auditing.sections import Section
 from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED, Verdict
 from keyhole.metrics import Metric
 from keyhole.report import view
+from keyhole.report.sweep_view import print_sweep
 from keyhole.terminal import TextTable, plain_text, say, say_table, stdout_console
 
 COLOURS = {BROKEN: "red", NOT_BROKEN: "cyan", NOT_SCORED: "yellow", NOT_TESTED: "yellow"}
@@ -40,6 +41,8 @@ def print_result(
 ) -> None:
     """Prints a table for each model and data set, then the verdicts.
 
+    Of a sweep, one table for each parameter and the verdicts; all tables with ``wide``.
+
     Args:
         result: What the audit found.
         console: Where to print; None means standard output.
@@ -51,19 +54,28 @@ def print_result(
     if wide and not roomy:
         styles = [Intervals.BELOW, Intervals.STACKED]
     sections = result.sections
+    print_sweep(result.swept, console)
     for section in sections:
-        print_section(section, console, styles)
+        if result.swept and not wide:
+            print_section_verdicts(section, console)
+        else:
+            print_section(section, console, styles)
     notes = dict.fromkeys(note for f in result.findings for note in f.notes)
     for note in (*notes, *result.notes):
         say(f"note: {note}", console=console, style="dim")
     for note in view.list_skipped(result.skipped):
         say(f"not tried: {note}", console=console, style="dim")
-    if styles == [Intervals.NOWHERE] and any(has_intervals(section) for section in sections):
+    if result.swept and not wide:
+        say(console=console)
+        say(ALL_TABLES, console=console, style="dim")
+    elif styles == [Intervals.NOWHERE] and any(has_intervals(section) for section in sections):
         say(LEFT_OUT, console=console, style="dim")
 
 
 LEFT_OUT = "note: means only; --wide shows their 95% intervals, --json holds every image's value"
 """Printed if the terminal has no room for intervals."""
+ALL_TABLES = "note: --wide shows the tables of all settings, as the page does"
+"""Printed below a sweep."""
 
 
 def print_section(section: Section, console: Console, styles: Sequence[Intervals]) -> None:
@@ -81,6 +93,14 @@ def print_section(section: Section, console: Console, styles: Sequence[Intervals
     for verdict in section.verdicts:
         print_verdict(verdict, console)
     say(console=console)
+
+
+def print_section_verdicts(section: Section, console: Console) -> None:
+    """Prints the verdicts of a section without its table."""
+    say(console=console)
+    say(f"{section.model} on {section.data}", console=console)
+    for verdict in section.verdicts:
+        print_verdict(verdict, console)
 
 
 def print_verdict(verdict: Verdict, console: Console) -> None:

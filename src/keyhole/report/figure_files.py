@@ -31,6 +31,8 @@ from keyhole.report.drawing import (
     escape_mathtext,
 )
 from keyhole.report.figures import LOSS_SIZE, ROC_SIZE, SWEEP_SIZE, figure_style
+from keyhole.report.sweep_view import SIZE as PARAMETER_SIZE
+from keyhole.report.sweep_view import draw_parameter
 from keyhole.spelling import shorten
 
 FORMATS = ("png", "pdf", "svg")
@@ -104,6 +106,13 @@ def save_figure(figure: FigureFile, formats: Sequence[str]) -> Iterator[tuple[st
 
 def audit_figures(result: AuditResult) -> Iterator[FigureFile]:
     """Lists all figures of an audit."""
+    for table in result.swept:
+        yield FigureFile(
+            name_file("parameter", table.parameter),
+            f"{result.title}: {table.parameter}, the worst attacker at each value",
+            PARAMETER_SIZE,
+            partial(draw_parameter, table=table),
+        )
     for section in result.sections:
         yield from strip_figures(section, result.store)
         for (defense, parameter), lines in view.find_sweeps(section).items():

@@ -19,6 +19,7 @@ from keyhole.report import view
 from keyhole.report.drawing import LARGE
 from keyhole.report.figures import encode_picture, plot_losses, plot_sweep
 from keyhole.report.shell import fill_template
+from keyhole.report.sweep_view import INTERVALS, describe_tables
 
 Row = dict[str, Any]
 """What the page shows of one finding."""
@@ -42,6 +43,8 @@ def render(result: AuditResult, *, title: str | None = None) -> str:
         describe_knowledge=view.describe_knowledge,
         title=result.title if title is None else title,
         made=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        swept=describe_tables(result.swept),
+        intervals=INTERVALS,
         sections=[_describe_section(section, result.store) for section in result.sections],
         headline=view.summarise_verdicts(result.verdicts),
         chips=view.CHIPS,

@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keyhole.errors import DoesNotFit, KeyholeError, one_line
 from keyhole.scale.board import Board
@@ -20,9 +20,6 @@ from keyhole.scale.outcome import Outcome
 from keyhole.scale.piece import Machine, Piece
 from keyhole.scale.piece_store import PieceStore
 from keyhole.scale.ray_worker import ReportActor, do_on_worker
-
-if TYPE_CHECKING:
-    from ray import ObjectRef
 
 log = logging.getLogger("keyhole")
 
@@ -110,7 +107,7 @@ class Driver:
     def __init__(self, ray: Any, store: PieceStore, machine: Machine, board: Board) -> None:
         self.ray, self.store, self.machine, self.board = ray, store, machine, board
         self.board.places = "on Ray"
-        self.running: dict[ObjectRef[Any], Piece] = {}
+        self.running: dict[Any, Piece] = {}
         self.tries: dict[str, int] = {}
         self.reports = self.start_reports()
         self.work = ray.remote(do_on_worker).options(
@@ -156,7 +153,7 @@ class Driver:
         )
         self.running[task] = piece
 
-    def collect(self, task: ObjectRef[Any]) -> Outcome | None:
+    def collect(self, task: Any) -> Outcome | None:
         """What became of a task; None where its worker was lost, and it is submitted again."""
         piece = self.running.pop(task)
         try:

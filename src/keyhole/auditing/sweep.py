@@ -1,0 +1,161 @@
+"""A plan that lists values: one audit for each combination of them.
+
+A list may stand wherever a plan has one value: ``seed = [0, 1, 2]``, ``batch_size = [1, 8]`` or
+``model = ["mlp", "lenet"]`` in a stage, and ``gaussian(sigma=[1e-5, 1e-4])`` in a name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keyhole.auditing.plan import Plan, Stage, make_plan, read_plan_values
+from keyhole.errors import BadValue
+from keyhole.spelling import expand_lists, parse_call, shorten, spell, split_names
+
+NAMES = ("defenses", "attacks")
+"""Fields of a stage that hold several names in any plan."""
+VECTORS = ("metrics", "mean", "std")
+"""Fields of a stage whose lists are one value."""
+SEED = "seed"
+MOST = 100_000
+"""Stages of a plan, and its seeds, at most."""
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """All audits of a plan.
+
+    Args:
+        plans: One plan without lists for each seed.
+        swept: The parameters of which the plan lists several values: ``seed``, ``batch_size``,
+            ``gaussian.sigma``.
+    """
+
+    plans: tuple[Plan, ...]
+    swept: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The heading of the page."""
+        return self.plans[0].title
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, one or more."""
+        return tuple(plan.seed for plan in self.plans)
+
+    def to_json(self) -> dict[str, Any]:
+        """The plan without lists as JSON holds it; with seeds and parameters if there are any."""
+        plain = self.plans[0].to_json()
+        return plain | (
+            {"seeds": list(self.seeds), "swept": list(self.swept)} if self.swept else {}
+        )
+
+    @property
+    def digest(self) -> str:
+        """Eight hex digits that identify the plan."""
+        text = json.dumps(self.to_json(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def read_sweep(path: Path) -> Sweep:
+    """A plan from a TOML file, in which lists may stand for single values.
+
+    Args:
+        path: The file.
+    """
+    return expand_plan(read_plan_values(path), where=f" in {path}")
+
+
+def expand_plan(values: Mapping[str, Any], *, where: str = "") -> Sweep:
+    """The audits of a plan whose values may be lists.
+
+    Args:
+        values: The fields of a plan by name; its stages are mappings.
+        where: Where they were written, for errors: `` in plan.toml``.
+    """
+    listed = values.get(SEED, 0)
+    seeds = check_list(listed, SEED, where) if isinstance(listed, list | tuple) else [listed]
+    stages = values.get("stage")
+    swept: list[str] = [SEED] if len(seeds) > 1 else []
+    expanded: Any = stages
+    if isinstance(stages, list | tuple) and all(isinstance(each, Mapping) for each in stages):
+        expanded = []
+        for stage in stages:
+            expanded += expand_stage(stage, swept, where)
+            if len(expanded) * len(seeds) > MOST:
+                raise BadValue(f"stage{where}: more than {MOST:,} settings: list fewer values")
+    plans = [
+        make_plan({**values, SEED: seed, "stage": expanded}, where=where)
+        for seed in dict.fromkeys(seeds)
+    ]
+    return Sweep(tuple(plans), tuple(dict.fromkeys(swept)))
+
+
+def expand_stage(stage: Mapping[str, Any], swept: list[str], where: str) -> list[dict[str, Any]]:
+    """One stage for each combination of the listed values; notes the parameters in ``swept``."""
+    choices: dict[str, list[Any]] = {}
+    for name, value in stage.items():
+        if name in NAMES:
+            choices[name] = [expand_names(value, swept)]
+        elif name in VECTORS or name not in Stage.model_fields:
+            choices[name] = [value]
+        else:
+            found = check_list(value, name, where) if isinstance(value, list) else [value]
+            if name == "model":
+                found = expand_each(found, swept)
+            if isinstance(value, list) and len(value) > 1:
+                swept.append(name)
+            choices[name] = found
+    return [
+        dict(zip(choices, chosen, strict=True)) for chosen in itertools.product(*choices.values())
+    ]
+
+
+def expand_names(value: Any, swept: list[str]) -> Any:
+    """Names with one value for each parameter; a value of another type is returned as it is."""
+    if isinstance(value, str):
+        value = split_names(value)
+    if not isinstance(value, list | tuple):
+        return value
+    return tuple(expand_each(value, swept))
+
+
+def expand_each(names: Sequence[Any], swept: list[str]) -> list[Any]:
+    found: list[Any] = []
+    for name in names:
+        text = spell_table(name)
+        if not isinstance(text, str):
+            found.append(text)
+            continue
+        found += expand_lists(text)
+        part, values = parse_call(text)
+        swept += [f"{part}.{key}" for key, v in values.items() if isinstance(v, list) and v[1:]]
+    return found
+
+
+def spell_table(value: Any) -> Any:
+    """A table ``{name = "gaussian", sigma = [1e-5, 1e-4]}`` as a text; other values as they are.
+
+    >>> spell_table({"name": "gaussian", "sigma": [1e-5, 1e-4]})
+    'gaussian(sigma=[1e-05, 0.0001])'
+    """
+    if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+        return value
+    parameters = {key: each for key, each in value.items() if key != "name"}
+    return spell(value["name"], parameters, off=parameters)
+
+
+def check_list(values: Sequence[Any], name: str, where: str) -> list[Any]:
+    """A list's values, each once; raises where it is empty."""
+    if not values:
+        raise BadValue(f"{name.replace('_', '-')}{where}: an empty list: write one value or more")
+    if any(isinstance(value, list | dict) for value in values):
+        raise BadValue(f"{name.replace('_', '-')}{where}: a list in a list, {shorten(values)}")
+    return list(dict.fromkeys(values))
