@@ -10,6 +10,7 @@ import typer
 from keyhole.auditing.plan import Plan, Stage, read_plan_values, read_tour_values
 from keyhole.auditing.sweep import Sweep, expand_plan
 from keyhole.cli.early_checks import check_stage
+from keyhole.cli.frontier_option import keep_frontier, open_frontier
 from keyhole.cli.gate import FailOn, Junit, Sarif, exit_if_failed, read_gate
 from keyhole.cli.places import (
     LOCAL,
@@ -25,7 +26,16 @@ from keyhole.cli.places import (
 from keyhole.cli.plan_options import Given, help_of, takes_fields_of
 from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
-from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out, Wide, read_victims_at_once
+from keyhole.cli.shared import (
+    DataDir,
+    Device,
+    Fresh,
+    Frontier,
+    Json,
+    Out,
+    Wide,
+    read_victims_at_once,
+)
 from keyhole.errors import BadValue
 from keyhole.interrupts import INTERRUPTS
 from keyhole.scale.shard import read_shard
@@ -60,6 +70,7 @@ def audit(
     data_dir: DataDir = None,
     out: Out = None,
     fresh: Fresh = False,
+    frontier: Frontier = None,
     fail_on: FailOn = None,
     junit: Junit = None,
     sarif: Sarif = None,
@@ -91,6 +102,7 @@ def audit(
         from keyhole.report import write
         from keyhole.scale.audit_run import run_sweep
     asked.open_baselines()
+    known = open_frontier(frontier)
     with show_progress() as bar:
         if sweep.swept or place.asked or part is not None:
             result = run_sweep(
@@ -114,9 +126,10 @@ def audit(
                 victims_at_once=at_once,
             )
         bar.show("the page is written")
-        page = write(result)
+        keep_frontier(known, folder)
+        page = write(result, frontier=known)
     gate = asked.judge(result, plan_file)
-    print_run(result, page, wide=wide, as_json=as_json, gate=gate)
+    print_run(result, page, wide=wide, as_json=as_json, gate=gate, frontier=known)
     exit_if_failed(gate)
 
 

@@ -45,13 +45,14 @@ def audit_moment(
     store = Store.open(out, Plan(title=f"Frontier: {defense}", seed=seed, stage=(stage,)).to_json())
     context = RunContext(store, progress)
     try:
-        findings: list[Finding] = []
+        findings, date = list[Finding](), ""
         settings = build_settings(resolved)
         parts = list(zip(*map(split_by_cost, settings), strict=True))
         for part in parts:
             if not reads_everything(findings):
-                findings += run_settings(part, context, data_dir=data_dir).findings
-        return write_whole(settings, findings, store)
+                found = run_settings(part, context, data_dir=data_dir)
+                findings, date = [*findings, *found.findings], found.date
+        return write_whole(settings, findings, store, date)
     finally:
         store.release()
 
@@ -74,7 +75,7 @@ def build_stage(plan: FrontierPlan, defense: str, weights: Path | None) -> Stage
             "weights": weights,
             "client_mode": None if plan.client_mode == "train" else plan.client_mode,
             "iterations": plan.iterations,
-            "checkpoint_epoch": 0 if weights == plan.weights else plan.rounds,
+            "checkpoint_epoch": 0 if weights == plan.weights else plan.rounds * plan.epochs,
         },
     )
 
@@ -101,7 +102,7 @@ def reads_everything(findings: Sequence[Finding]) -> bool:
 
 
 def write_whole(
-    settings: Sequence[AttackSetting], findings: Sequence[Finding], store: Store
+    settings: Sequence[AttackSetting], findings: Sequence[Finding], store: Store, date: str
 ) -> AuditResult:
     """The result of all parts of the audit, in its run folder as one audit leaves it."""
     found = {finding.key: finding for finding in findings}
@@ -109,7 +110,7 @@ def write_whole(
     ordered = tuple(found[key] for key in keys if key in found)
     skipped = tuple(each for setting in settings for each in setting.skipped)
     verdicts = tuple(judge_findings(ordered, skipped))
-    result = AuditResult(ordered, verdicts, skipped, store)
+    result = AuditResult(ordered, verdicts, skipped, store, date=date)
     store.write_order([finding.key for finding in ordered])
     store.write_summary(result.to_json())
     return result

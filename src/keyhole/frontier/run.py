@@ -120,7 +120,9 @@ def measure_settings(
 
     A defense of which one seed failed is left out: its share would not be that of the others.
     """
-    pieces = {(d, seed): build_setting_piece(plan, d, seed) for d in defenses for seed in plan.seeds}
+    pieces = {
+        (d, seed): build_setting_piece(plan, d, seed) for d in defenses for seed in plan.seeds
+    }
     failed: dict[str, str] = {}
     try:
         run_pieces(list(pieces.values()), store, on=on, machine=machine, progress=progress)

@@ -10,8 +10,8 @@ from keyhole.frontier.result import FrontierResult
 from keyhole.threat import Attacker
 
 PROMISE = (
-    "Nothing here is a promise: a setting that held was not broken by the attackers named, on these "
-    "images, with these weights."
+    "Nothing here is a promise: a setting that held was not broken by the attackers named, on "
+    "these images, with these weights."
 )
 
 
@@ -79,8 +79,7 @@ def describe_evidence(setting: SettingOutcome) -> str:
     assert read is not None
     tried = ", ".join(setting.attackers)
     words = (
-        f"Nobody read any of {worst.images} images (95%: at most {read.high:.0%}); "
-        f"tried: {tried}."
+        f"Nobody read any of {worst.images} images (95%: at most {read.high:.0%}); tried: {tried}."
     )
     if not setting.met_adaptive and setting.defense["name"] != UNDEFENDED:
         words += " No attacker who knows the defense was among them."
@@ -102,7 +101,9 @@ def describe_not_tried(result: FrontierResult) -> list[str]:
     """What nobody should take for measured."""
     plan, lines = result.plan, [f"{label}: {why}." for label, why in result.unfit.items()]
     lines += [
-        f"{each.label}: no attack on images could be used." for each in result.settings if not each.judged
+        f"{each.label}: no attack on images could be used."
+        for each in result.settings
+        if not each.judged
     ]
     missing = [
         each.label

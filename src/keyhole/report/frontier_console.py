@@ -35,7 +35,9 @@ def print_frontier(result: FrontierResult, console: Console | None = None) -> No
             say(f"  {line}", console=console)
     say(PROMISE, console=console, style="dim")
     if console.width < WIDE:
-        say("note: means only; the page and --json hold the intervals", console=console, style="dim")
+        say(
+            "note: means only; the page and --json hold the intervals", console=console, style="dim"
+        )
     say(console=console)
 
 

@@ -31,8 +31,7 @@ def render_frontier(result: FrontierResult) -> str:
         facts=view.describe_facts(result),
         lines=lines,
         mildest=[
-            {"line": of[each.label], "evidence": describe_evidence(each)}
-            for each in result.mildest
+            {"line": of[each.label], "evidence": describe_evidence(each)} for each in result.mildest
         ],
         plot=plot_front(lines),
         words=describe_frontier(result),
