@@ -43,7 +43,7 @@ def build_setting_piece(plan: FrontierPlan, defense: str, seed: int) -> Piece:
 def run_setting_piece(values: Mapping[str, Any], space: Workspace) -> dict[str, Any]:
     """Trains and attacks in the piece's folder; returns a ``SeedOutcome`` as JSON holds it."""
     from keyhole.device import find_device
-    from keyhole.frontier.seed_outcome import measure_setting
+    from keyhole.frontier.measuring import measure_setting
 
     plan = make_settings(FrontierPlan, dict(values))
     [defense], [seed] = plan.defenses, plan.seeds

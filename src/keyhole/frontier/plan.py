@@ -93,11 +93,11 @@ QUICK: dict[str, Any] = {
     "model": "mlp",
     "data": "digits",
     "defenses": ("dropout", "topk(k=[0.1, 0.01])"),
-    "search": ("gaussian(sigma=1e-4..1e-1)",),
+    "search": ("dp(epsilon=5000..5)",),
     "trials": 4,
     "seeds": (0, 1, 2),
     "rounds": 5,
     "victims": 8,
-    "iterations": 200,
+    "iterations": 150,
 }
 """``keyhole frontier --quick``: built-in images, under five minutes on two cores."""

@@ -33,7 +33,8 @@ def summarise(result: FrontierResult) -> str:
         return "No setting could be judged."
     count = "1 setting" if len(judged) == 1 else f"{len(judged)} settings"
     if not held:
-        return f"All of the {count} were broken." if len(judged) > 1 else "It was broken."
+        broken = f"All {count} were broken." if len(judged) > 1 else "The setting was broken."
+        return f"{broken} {describe_least(result)}"
     best = result.mildest[0]
     return (
         f"{len(held)} of {count} {'was' if len(held) == 1 else 'were'} not broken by the attacks "
@@ -41,10 +42,20 @@ def summarise(result: FrontierResult) -> str:
     )
 
 
+def describe_least(result: FrontierResult) -> str:
+    """The broken setting of which least was read, where none held."""
+    least = result.broken[-1]
+    assert least.read is not None
+    return (
+        f"Least was read under {least.label}: {least.read.value:.0%} of the images (95%: "
+        f"{least.read.low:.0%} to {least.read.high:.0%}); {name_price(least, result)}."
+    )
+
+
 def describe_held(result: FrontierResult) -> list[str]:
     """One sentence for the mildest setting of each kind of defense that nobody broke."""
     if not result.mildest:
-        return ["No setting held: an attacker read at least one image under each of them."]
+        return ["No setting held: try stronger settings, or other defenses."]
     return [
         f"{each.label}: {name_price(each, result)}. {describe_evidence(each)}"
         for each in result.mildest

@@ -12,10 +12,10 @@ from keyhole.report.frontier_view import FRONT, SettingLine
 
 SIZE = (4.8, 3.9)
 """Width and height in inches: small enough to be read on a phone."""
-MARKS = ("o", "s", "^", "D", "v", "P", "X")
-ROOM = 0.04
+MARKS = ("o", "s", "p", "D", "h", "8", "H")
+ROOM = 0.06
 """Room beside the smallest and the largest share, which most settings have."""
-CLOSE = 0.035
+CLOSE = 0.07
 """Settings whose accuracies differ by less than this part of the axis are drawn side by side."""
 
 
@@ -34,8 +34,14 @@ def draw_front(figure: Any, lines: Sequence[SettingLine]) -> None:
     for line, aside in zip(judged, spread(judged, high - low), strict=True):
         draw_setting(axes, line, names.index(line.setting.defense["name"]), aside)
     for place, name in enumerate(names):
-        style = {"color": COLOURS[place % len(COLOURS)], "marker": MARKS[place % len(MARKS)]}
-        axes.plot([], [], linestyle="", label=escape_mathtext(str(name)), **style)
+        axes.plot(
+            [],
+            [],
+            MARKS[place % len(MARKS)],
+            color=COLOURS[place % len(COLOURS)],
+            markersize=8,
+            label=escape_mathtext(str(name)),
+        )
     axes.set_xlim(-2 * ROOM, 1 + 2 * ROOM)
     axes.set_ylim(low, high)
     axes.set_xlabel("largest share of images read (private is left)")
@@ -61,12 +67,11 @@ def draw_setting(axes: Any, line: SettingLine, place: int, aside: float) -> None
         yerr=[[up - setting.accuracy.low], [setting.accuracy.high - up]],
         color=colour,
         marker=MARKS[place % len(MARKS)],
-        markersize=7,
+        markersize=12,
         elinewidth=1,
-        alpha=0.9,
     )
-    axes.annotate(
-        str(line.number), (across, up), xytext=(6, 5), textcoords="offset points", fontsize=10
+    axes.text(
+        across, up, str(line.number), color="white", fontsize=8, ha="center", va="center_baseline"
     )
 
 
