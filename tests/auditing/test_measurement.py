@@ -100,7 +100,7 @@ def test_what_is_written_is_read_again() -> None:
     "spoil", [{"read": 9}, {"images": 0}, {"read": -1}, {"extra": 1}, {"server": 3}]
 )
 def test_what_is_no_measurement_is_refused(spoil: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError):  # noqa: PT011 - by pydantic, or by its own check
         Measurement.from_json({**make(3).to_json(), **spoil})
 
 

@@ -124,8 +124,6 @@ def test_a_frontier_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
 
 
 def test_attacks_that_the_user_names_take_the_place_of_all_others(tmp_path: Path) -> None:
-    plan = make_settings(
-        FrontierPlan, {**SMALL, "defenses": "gaussian(sigma=10)", "attacks": "ig", "victims": 1}
-    )
+    plan = make_settings(FrontierPlan, {**SMALL, "defenses": "gaussian(sigma=10)", "attacks": "ig"})
     found = find_frontier(plan, open_store(tmp_path))
     assert found.settings[1].attackers == ("ig (naive)", "ig (adaptive)")

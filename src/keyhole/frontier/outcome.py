@@ -144,10 +144,10 @@ def beats(one: SettingOutcome, other: SettingOutcome) -> bool:
 
 
 def surely_beats(one: SettingOutcome, other: SettingOutcome) -> bool:
-    """Whether ``one`` is better in both, and neither pair of intervals overlaps."""
-    if one.read is None or other.read is None:
+    """Whether ``one`` beats ``other``, in one of the two by more than both intervals."""
+    if one.read is None or other.read is None or not beats(one, other):
         return False
-    return one.accuracy.low > other.accuracy.high and one.read.high < other.read.low
+    return one.accuracy.low > other.accuracy.high or one.read.high < other.read.low
 
 
 def find_front(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
@@ -158,7 +158,7 @@ def find_front(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
 
 
 def find_near_front(outcomes: Sequence[SettingOutcome]) -> list[SettingOutcome]:
-    """Settings behind the front that these seeds and images cannot tell from it."""
+    """Settings behind the front by no more than their intervals, in both."""
     front = find_front(outcomes)
     return [
         each
