@@ -10,7 +10,7 @@ FUZZ   ?= 10000
 # Threads that spin while they wait bring small matrix work to a halt on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: audit test lint types unit test-slow test-flower test-gpu torture clean
+.PHONY: audit test lint types unit test-slow test-flower test-ray test-gpu torture clean
 
 audit: $(VENV)/.ready
 	$(BIN)/keyhole audit --out $(RUN)
@@ -25,13 +25,17 @@ types: $(VENV)/.ready-dev
 	$(BIN)/mypy
 
 unit: $(VENV)/.ready-dev
-	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not flower and not torture" --cov --cov-report=term
+	$(BIN)/pytest -n $(JOBS) --dist loadfile -m "not slow and not gpu and not flower and not ray and not torture" --cov --cov-report=term
 
 test-slow: $(VENV)/.ready-dev
 	$(BIN)/pytest -m slow tests
 
 test-flower: $(VENV)/.ready-dev
 	$(BIN)/pytest -m flower tests
+
+# Two Ray nodes on this machine: one is killed, and so is the driver. RAY_SEED names the moments.
+test-ray: $(VENV)/.ready-dev
+	$(BIN)/pytest -m ray tests
 
 test-gpu: $(VENV)/.ready-dev
 	$(BIN)/pytest -m gpu tests

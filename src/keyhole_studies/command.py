@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from keyhole.cli import DataDir, Device, Json, read_victims_at_once
+from keyhole.cli import (
+    Address,
+    CpusPerPiece,
+    DataDir,
+    Device,
+    GpusPerPiece,
+    Json,
+    On,
+    Pieces,
+    PlaceRequest,
+    Workers,
+    read_victims_at_once,
+)
 from keyhole_studies import STUDIES
 
 
@@ -47,6 +59,12 @@ def study(
     runs: Annotated[
         Path | None, typer.Option(help="Folder of the runs; default: runs/study-NAME.")
     ] = None,
+    on: On = "local",
+    address: Address = None,
+    workers: Workers = None,
+    cpus_per_piece: CpusPerPiece = 1,
+    gpus_per_piece: GpusPerPiece = 0.0,
+    pieces: Pieces = None,
     as_json: Json = False,
 ) -> None:
     """Reproduce a paper's tables, one experiment after another, and run none that has a result."""
@@ -67,5 +85,6 @@ def study(
             victims_at_once=read_victims_at_once(victims_at_once),
             changes={"victims": victims, "iterations": iterations, "parity": parity},
             as_json=as_json,
+            place=PlaceRequest(on, address, workers, cpus_per_piece, gpus_per_piece, pieces),
         )
     )

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from keyhole.atomic import check_writable
-from keyhole.cli import show_progress
+from keyhole.cli import PlaceRequest, show_progress
 from keyhole.errors import BadValue
 from keyhole.terminal import log, say_json, say_unwrapped
 from keyhole_studies import load_study
-from keyhole_studies.base import Study, StudyContext
+from keyhole_studies.base import Experiment, Study, StudyContext
 from keyhole_studies.result_files import SHIPPED, find_results
 from keyhole_studies.show import (
     format_list,
@@ -40,6 +40,7 @@ class Request:
     victims_at_once: int | None
     changes: Mapping[str, Any]
     as_json: bool
+    place: PlaceRequest = field(default_factory=PlaceRequest)
 
 
 def run_command(request: Request) -> None:
@@ -60,7 +61,7 @@ def run_command(request: Request) -> None:
             print_list(study, list_experiments(chosen, folder, context), as_json=request.as_json)
             return
         if not request.shown:
-            for done in study.run(chosen, context, results=folder, within=request.within):
+            for done in run_experiments(study, chosen, context, folder, request):
                 log(f"done: {done.name}")
     require_results(study, folder)
     if folder.parent == SHIPPED:
@@ -69,6 +70,32 @@ def run_command(request: Request) -> None:
         for path in draw_figures(study, folder, request.figures):
             log(f"drawn: {path}")
     print_results(study, folder, as_json=request.as_json)
+
+
+def run_experiments(
+    study: Study,
+    chosen: Sequence[Experiment],
+    context: StudyContext,
+    results: Path,
+    request: Request,
+) -> Iterator[Experiment]:
+    """Runs experiments one after another, or in pieces where that is asked for."""
+    place = request.place
+    if not place.asked:
+        return study.run(chosen, context, results=results, within=request.within)
+    if request.within is not None:
+        raise BadValue("within: it is for experiments one after another: leave it or --on out")
+    from keyhole_studies.pieces import run_in_pieces
+
+    return run_in_pieces(
+        study,
+        chosen,
+        context,
+        results=results,
+        store=place.open_store(request.runs),
+        on=place.make_place(),
+        machine=place.make_machine(request.device, request.data_dir),
+    )
 
 
 def default_folder(study: Study, *, shown: bool) -> Path:

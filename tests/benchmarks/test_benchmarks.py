@@ -20,6 +20,7 @@ SMALLEST = {
     "csvar.py": "--images 1 --turns 1",
     "csvar_unshuffle.py": "--sets faces --images 2 --gallery 8",
     "incoming.py": "--fresh 1 --trained 1 --held-out 0 --architectures lenet",
+    "ray_pieces.py": "--pieces 10 --busy 2 --seconds 0.05 --turns 1",
     "mjp.py": "--networks deit --batch 2 --turns 1 --steps 1",
     "tip.py": "--model lenet --images 2 --turns 1",
     "unshuffle.py": "--sets photos --images 1 --gammas 0.1 --noises none",
@@ -117,6 +118,14 @@ def test_mjp(capsys: Capture) -> None:
     ratios = run_here("mjp.py", capsys)["DeiT/4 at 32 px, batch 2"]
     assert set(ratios) == set(load_script("benchmarks/mjp.py").VARIANTS)
     assert all(math.isfinite(ratio) and ratio > 0 for ratio in ratios.values())
+
+
+@pytest.mark.ray
+def test_ray_pieces() -> None:
+    found = run_alone("ray_pieces.py", SMALLEST["ray_pieces.py"])
+    assert found["overhead_ms"] > 0
+    assert set(found["driver_mb"]) == {"a_tenth", "all"}
+    assert found["two_over_one"] > 0
 
 
 def test_tip(capsys: Capture) -> None:

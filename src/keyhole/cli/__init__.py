@@ -13,10 +13,33 @@ from keyhole.interrupts import INTERRUPTS
 from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
+    from keyhole.cli.places import (
+        Address,
+        CpusPerPiece,
+        GpusPerPiece,
+        On,
+        Pieces,
+        PlaceRequest,
+        Workers,
+    )
     from keyhole.cli.progress import show_progress
     from keyhole.cli.shared import DataDir, Device, Json, read_victims_at_once
 
-__all__ = ["DataDir", "Device", "Json", "main", "read_victims_at_once", "show_progress"]
+__all__ = [
+    "Address",
+    "CpusPerPiece",
+    "DataDir",
+    "Device",
+    "GpusPerPiece",
+    "Json",
+    "On",
+    "Pieces",
+    "PlaceRequest",
+    "Workers",
+    "main",
+    "read_victims_at_once",
+    "show_progress",
+]
 
 if not TYPE_CHECKING:  # else any name would pass for one of this package
     __getattr__, __dir__ = import_on_demand(__name__)

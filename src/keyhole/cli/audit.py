@@ -34,6 +34,7 @@ from keyhole.cli.shared import (
     Json,
     Out,
     Wide,
+    read_seeds,
     read_victims_at_once,
 )
 from keyhole.errors import BadValue
@@ -171,15 +172,3 @@ def is_table(stage: object) -> bool:
     if not isinstance(stage, dict):
         raise BadValue(f"stage: write [[stage]] tables, got {shorten(stage)}")
     return True
-
-
-def read_seeds(seed: int | None, seeds: str | None) -> tuple[int, ...] | None:
-    """Reads ``0,1,2``; None if neither option is given."""
-    if seeds is None:
-        return None if seed is None else (seed,)
-    if seed is not None:
-        raise BadValue("seeds: give --seed or --seeds, not both")
-    parts = [part.strip() for part in seeds.split(",")]
-    if not all(part.isdecimal() for part in parts):
-        raise BadValue(f"seeds: write them as 0,1,2, got {shorten(seeds)}")
-    return tuple(int(part) for part in parts)

@@ -6,18 +6,35 @@ from pathlib import Path
 
 from keyhole.auditing.membership_plan import MembershipPlan
 from keyhole.cli.early_checks import check_membership
+from keyhole.cli.places import (
+    LOCAL,
+    Address,
+    CpusPerPiece,
+    GpusPerPiece,
+    On,
+    Pieces,
+    PlaceRequest,
+    Workers,
+)
 from keyhole.cli.plan_options import Given, takes_fields_of
 from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out, Wide
 from keyhole.interrupts import INTERRUPTS
 from keyhole.settings import make_settings
+from keyhole.spelling import expand_lists
 
 
 @takes_fields_of(MembershipPlan, called={"defenses": "defense", "attacks": "attack"})
 def membership(
     *,
     given: Given,
+    on: On = LOCAL,
+    address: Address = None,
+    workers: Workers = None,
+    cpus_per_piece: CpusPerPiece = 1,
+    gpus_per_piece: GpusPerPiece = 0.0,
+    pieces: Pieces = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     out: Out = None,
@@ -32,19 +49,34 @@ def membership(
     """
     plan = make_settings(MembershipPlan, given)
     check_membership(plan, data_dir)
+    place = PlaceRequest(on, address, workers, cpus_per_piece, gpus_per_piece, pieces)
+    in_pieces = place.asked or any(len(expand_lists(text)) > 1 for text in plan.defenses)
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing.membership import infer_membership
         from keyhole.device import find_device
         from keyhole.report import membership_page
+        from keyhole.scale.membership_run import run_membership
+    folder = out or Path("runs") / f"membership-{plan.digest}"
     with show_progress() as bar:
-        result = infer_membership(
-            plan,
-            out=out or Path("runs") / f"membership-{plan.digest}",
-            fresh=fresh,
-            data_dir=data_dir,
-            device=find_device(device),
-            progress=bar,
-        )
+        if in_pieces:
+            result = run_membership(
+                plan,
+                out=folder,
+                store=place.open_store(folder),
+                on=place.make_place(),
+                machine=place.make_machine(device, data_dir),
+                fresh=fresh,
+                progress=bar,
+            )
+        else:
+            result = infer_membership(
+                plan,
+                out=folder,
+                fresh=fresh,
+                data_dir=data_dir,
+                device=find_device(device),
+                progress=bar,
+            )
         bar.show("the page is written")
         page = membership_page.write(result)
     print_run(result, page, wide=wide, as_json=as_json)

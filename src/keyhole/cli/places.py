@@ -82,13 +82,23 @@ class PlaceRequest:
     def make_machine(
         self, device: str, data_dir: str | None, victims_at_once: int | None = None
     ) -> Machine:
-        """What each piece may use."""
+        """What each piece may use.
+
+        Args:
+            device: ``auto``, or a device of torch.
+            data_dir: Where data sets lie; None: the default places.
+            victims_at_once: How many victims an attack may take at once; None: as many as fit.
+        """
         from keyhole.scale.piece import Machine
 
         return Machine(device, data_dir, self.cpus, self.gpus, victims_at_once)
 
     def open_store(self, run: Path) -> PieceStore:
-        """Where pieces keep their results, for a run folder."""
+        """Where pieces keep their results.
+
+        Args:
+            run: The run folder; pieces are beside it unless the user names another place.
+        """
         from keyhole.scale.piece_store import open_store
 
         return open_store(self.pieces or run.parent / "pieces")

@@ -62,10 +62,9 @@ def plan(
     paces: dict[str, Pace] = {}
     if probe:
         with show_progress() as bar:
-            bar.show("pieces are measured")
             machine = request.make_machine(device, data_dir)
             todo = [(each.stage, each.seed) for each in find_unmeasured(listed, store)]
-            paces = measure_all(todo, machine, most)
+            paces = measure_all(todo, machine, most, bar)
     found = forecast_pieces(listed, store, paces)
     total = summarise_forecast(found, workers)
     if as_json:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from keyhole.errors import BadValue
+from keyhole.spelling import shorten
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 Wide = Annotated[bool, typer.Option("--wide", help="Show 95% intervals on narrow terminals, too.")]
@@ -32,3 +33,15 @@ def read_victims_at_once(text: str) -> int | None:
     if not text.isdecimal() or int(text) < 1:
         raise BadValue(f"victims-at-once: give auto or a positive number, got {text!r}")
     return int(text)
+
+
+def read_seeds(seed: int | None, seeds: str | None) -> tuple[int, ...] | None:
+    """Reads ``0,1,2``; None if neither option is given."""
+    if seeds is None:
+        return None if seed is None else (seed,)
+    if seed is not None:
+        raise BadValue("seeds: give --seed or --seeds, not both")
+    parts = [part.strip() for part in seeds.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise BadValue(f"seeds: write them as 0,1,2, got {shorten(seeds)}")
+    return tuple(int(part) for part in parts)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,16 +11,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keyhole.cli.early_checks import check_training
+from keyhole.cli.places import (
+    LOCAL,
+    Address,
+    CpusPerPiece,
+    GpusPerPiece,
+    Pieces,
+    PlaceRequest,
+    Workers,
+)
 from keyhole.cli.plan_options import Given, takes_fields_of
 from keyhole.cli.progress import show_progress
-from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out
-from keyhole.federation.plan import TrainingPlan
+from keyhole.cli.shared import DataDir, Device, Fresh, Json, Out, read_seeds
+from keyhole.errors import BadValue, DoesNotFit
+from keyhole.federation.plan import TrainingPlan, expand_training
 from keyhole.interrupts import INTERRUPTS
-from keyhole.settings import make_settings
-from keyhole.terminal import log, say_json, say_unwrapped
+from keyhole.terminal import TextTable, log, say_json, say_table, say_unwrapped
 
 if TYPE_CHECKING:
     from keyhole.federation import Round, TrainingResult
+
+FLOWER = "flower"
 
 
 @takes_fields_of(TrainingPlan)
@@ -32,6 +44,13 @@ def train(
     limit_gb: Annotated[
         float | None, typer.Option(help="Disk that a capture may use.", min=0)
     ] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds: 0,1,2.")] = None,
+    on: Annotated[str, typer.Option("--on", help="local, ray or flower (its simulation).")] = LOCAL,
+    address: Address = None,
+    workers: Workers = None,
+    cpus_per_piece: CpusPerPiece = 1,
+    gpus_per_piece: GpusPerPiece = 0.0,
+    pieces: Pieces = None,
     device: Device = "auto",
     data_dir: DataDir = None,
     out: Out = None,
@@ -40,10 +59,28 @@ def train(
 ) -> None:
     """Train a model by federated averaging, under a defense, and record what the server sees.
 
-    The same command continues an interrupted training, to the same weights.
+    Lists, as in gaussian(sigma=[1e-4,1e-3]) and --seeds 0,1,2, train one model each. The same
+    command continues an interrupted training, to the same weights.
     """
-    plan = make_settings(TrainingPlan, given)
-    check_training(plan, data_dir)
+    plans = expand_training(given, read_seeds(None, seeds))
+    for plan in plans:
+        check_training(plan, data_dir)
+    in_flower = on == FLOWER
+    place = PlaceRequest(
+        LOCAL if in_flower else on,
+        None if in_flower else address,
+        workers,
+        cpus_per_piece,
+        0.0 if in_flower else gpus_per_piece,
+        pieces,
+    )
+    plan = plans[0]
+    if len(plans) > 1 or place.asked:
+        if capture is not None or in_flower:
+            raise BadValue("capture and --on flower are for one training: leave out lists and --on")
+        train_in_pieces(plans, place, out, device, data_dir, fresh=fresh, as_json=as_json)
+        return
+    folder = out or Path("runs") / f"train-{plan.digest}"
     with INTERRUPTS.leaving_at_once():
         from keyhole.device import find_device
         from keyhole.federation import train as train_federation
@@ -56,18 +93,83 @@ def train(
             bar.advance(1)
             bar.show(f"accuracy {seen.accuracy:.1%}, loss {seen.loss:.3f}")
 
-        result = train_federation(
-            plan,
-            out=out or Path("runs") / f"train-{plan.digest}",
-            data_dir=data_dir,
-            device=find_device(device),
-            capture=capture,
-            limit_gb=limit_gb,
-            fresh=fresh,
-            watchers=[show],
-            keep_updates=False,
-        )
+        if in_flower:
+            result = load_flower()(
+                plan,
+                out=folder,
+                data_dir=data_dir,
+                device="cuda" if gpus_per_piece else "cpu",
+                capture=capture,
+                limit_gb=limit_gb,
+                fresh=fresh,
+                watchers=[show],
+                cpus=cpus_per_piece,
+                gpus=gpus_per_piece,
+                options={} if address is None else {"address": address},
+            )
+        else:
+            result = train_federation(
+                plan,
+                out=folder,
+                data_dir=data_dir,
+                device=find_device(device),
+                capture=capture,
+                limit_gb=limit_gb,
+                fresh=fresh,
+                watchers=[show],
+                keep_updates=False,
+            )
     print_training(result, plan, capture, as_json=as_json)
+
+
+def load_flower() -> Callable[..., TrainingResult]:
+    """The function that trains in Flower's simulation; raises where Flower is not installed."""
+    try:
+        from keyhole.federation.flower.simulation import train_in_simulation
+    except ImportError as error:
+        raise DoesNotFit(str(error)) from None
+    return train_in_simulation
+
+
+def train_in_pieces(
+    plans: Sequence[TrainingPlan],
+    place: PlaceRequest,
+    out: Path | None,
+    device: str,
+    data_dir: str | None,
+    *,
+    fresh: bool,
+    as_json: bool,
+) -> None:
+    """Runs several trainings, each a piece of its own, and prints one row for each defense."""
+    with INTERRUPTS.leaving_at_once():
+        from keyhole.scale.training_run import TRAININGS, run_trainings
+    names = "".join(plan.digest for plan in plans)
+    digest = hashlib.sha256(names.encode()).hexdigest()[:8]
+    folder = out or Path("runs") / f"trainings-{digest}"
+    with show_progress() as bar:
+        rows = run_trainings(
+            plans,
+            out=folder,
+            store=place.open_store(folder),
+            on=place.make_place(),
+            machine=place.make_machine(device, data_dir),
+            fresh=fresh,
+            progress=bar,
+        )
+    if as_json:
+        say_json({"run": str(folder), "trainings": [vars(row) for row in rows]})
+        return
+    table = TextTable(caption="accuracy after the last round, mean over seeds, 95% t-interval")
+    for name in ("defense", "model", "seeds", "accuracy", "s / round"):
+        table.add_column(name, fold=name == "defense", right=name in ("accuracy", "s / round"))
+    for row in rows:
+        ends = "" if row.low is None or row.high is None else f" [{row.low:.1%}, {row.high:.1%}]"
+        listed = ",".join(str(seed) for seed in row.seeds)
+        accuracy = f"{row.accuracy:.1%}{ends}"
+        table.add_row(row.defense, row.model, listed, accuracy, f"{row.seconds:.2f}")
+    say_table(table)
+    say_unwrapped(f"Trainings and their weights: {folder / TRAININGS}")
 
 
 def print_training(

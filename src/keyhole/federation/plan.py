@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -19,7 +21,9 @@ from keyhole.settings import (
     Positive,
     Seed,
     Settings,
+    make_settings,
 )
+from keyhole.spelling import expand_lists
 
 if TYPE_CHECKING:
     from keyhole.federation.partition import Partition
@@ -118,3 +122,22 @@ class TrainingPlan(Settings):
             clip=self.clip,
             augment=self.augment,
         )
+
+
+def expand_training(values: Mapping[str, Any], seeds: Sequence[int] | None) -> list[TrainingPlan]:
+    """One plan for each seed and each value that the defense or the model lists.
+
+    Args:
+        values: The fields of a plan by name.
+        seeds: The seeds; None: the plan's own.
+    """
+    default = TrainingPlan()
+    choices = {
+        "defense": expand_lists(str(values.get("defense", default.defense))),
+        "model": expand_lists(str(values.get("model", default.model))),
+        "seed": list(dict.fromkeys(seeds or [values.get("seed", default.seed)])),
+    }
+    return [
+        make_settings(TrainingPlan, {**values, **dict(zip(choices, chosen, strict=True))})
+        for chosen in itertools.product(*choices.values())
+    ]

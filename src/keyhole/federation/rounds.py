@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -89,6 +90,14 @@ class Round:
         }
 
 
+class ClientRunner(Protocol):
+    """Trains clients of a federation somewhere, and yields what they send in their order."""
+
+    def __call__(
+        self, federation: Federation, number: int, clients: Sequence[int]
+    ) -> Iterator[ClientUpdate]: ...
+
+
 @dataclass
 class Federation:
     """A server and its clients, who train one model under one defense.
@@ -108,6 +117,7 @@ class Federation:
         backend: How the sampled clients are trained. Where it does not support them, they are
             trained one after another.
         memory: What each client's defense remembers between rounds.
+        elsewhere: Trains the clients in the backend's place, such as on other machines.
     """
 
     model: nn.Module
@@ -120,6 +130,7 @@ class Federation:
     seed: int = 0
     backend: Backend = field(default_factory=LoopTrainer)
     memory: dict[int, Memory] = field(default_factory=dict)
+    elsewhere: ClientRunner | None = None
 
     def run_rounds(self, first: int, last: int) -> Iterator[Round]:
         """Trains ``model`` for several rounds, and yields each.
@@ -189,6 +200,9 @@ class Federation:
             number: The round's number.
             clients: The clients' numbers.
         """
+        if self.elsewhere is not None:
+            yield from self.elsewhere(self, number, clients)
+            return
         sizes = [len(self.shares[client]) for client in clients]
         backend: Backend = self.backend
         if not backend.supports(self.model, sizes, self.training, self.defense):

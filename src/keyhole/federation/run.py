@@ -19,7 +19,7 @@ from keyhole.federation.backends.vmap import vmap_is_faster, why_vmap_fails
 from keyhole.federation.capture import LIMIT_GB, CaptureWriter, Reply
 from keyhole.federation.partition import ByUser, shuffle
 from keyhole.federation.plan import PARTITIONS, TrainingPlan
-from keyhole.federation.rounds import ClientUpdate, Federation, Round
+from keyhole.federation.rounds import ClientRunner, ClientUpdate, Federation, Round
 from keyhole.federation.training_folder import CHECKPOINT, TrainingFolder
 from keyhole.lock import locked
 from keyhole.mean_and_std import normalisation_entries
@@ -76,6 +76,7 @@ def train(
     fresh: bool = False,
     watchers: Sequence[Watcher] = (),
     keep_updates: bool | None = None,
+    elsewhere: ClientRunner | None = None,
 ) -> TrainingResult:
     """Trains as ``plan`` says; the same call continues an interrupted training.
 
@@ -90,8 +91,10 @@ def train(
         watchers: Called with every round when it ends.
         keep_updates: Whether watchers see all updates of a round, which takes memory for them
             all; None means that they do if there are any watchers.
+        elsewhere: Trains the clients of each round somewhere else; None means in this process.
     """
     federation = build_federation(plan, data_dir=data_dir, device=device or torch.device("cpu"))
+    federation.elsewhere = elsewhere
     TrainingFolder.open(out, plan, fresh=fresh)
     if federation.data.versions:
         log.warning(
@@ -99,7 +102,7 @@ def train(
             "evaluation are shuffled as well",
             plan.data,
         )
-    if fresh or not (out / CHECKPOINT).is_file():
+    if elsewhere is None and (fresh or not (out / CHECKPOINT).is_file()):
         federation.backend = choose_backend(plan, federation)
     with locked(out, *([] if capture is None else [capture])):
         folder = TrainingFolder.open(out, plan, fresh=fresh)  # another run may have come first

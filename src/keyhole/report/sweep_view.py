@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from rich.console import Console
@@ -158,7 +159,7 @@ def describe_tables(tables: Sequence[ParameterTable]) -> list[dict[str, Any]]:
                 }
                 for point in table.points
             ],
-            "svg": render_svg(lambda figure, table=table: draw_parameter(figure, table), size=SIZE),
+            "svg": render_svg(partial(draw_parameter, table=table), size=SIZE),
         }
         for table in tables
     ]

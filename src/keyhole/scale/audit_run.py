@@ -69,7 +69,8 @@ def list_audit_pieces(sweep: Sweep) -> list[AuditPiece]:
             for stage in split_stage(whole):
                 piece = build_audit_piece(stage, plan.seed)
                 fields = stage.model_dump(mode="json")
-                values = {n: fields[n] for n in sweep.swept if n in fields}
+                listed = [name for name in sweep.swept if name in Stage.model_fields]
+                values = {name: fields.get(name, getattr(stage, name)) for name in listed}
                 if sweep.swept:
                     values |= {"model": stage.model, "data": stage.data}
                 values |= {SEED: plan.seed} if SEED in sweep.swept else {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,13 +79,15 @@ class Ray:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         passed = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         try:
-            ray.init(
-                address=self.address,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                runtime_env={"env_vars": passed},
-                **dict(self.options),
-            )
+            with warnings.catch_warnings():  # tips about later versions of Ray
+                warnings.simplefilter("ignore", FutureWarning)
+                ray.init(
+                    address=self.address,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    runtime_env={"env_vars": passed},
+                    **dict(self.options),
+                )
         except (ConnectionError, RuntimeError, ValueError) as error:
             where = self.address or "RAY_ADDRESS, or on this machine"
             raise KeyholeError(
@@ -204,4 +207,4 @@ class Driver:
         """Stops what is still at work; its pieces can be continued."""
         for task in self.running:
             self.ray.cancel(task, force=True)
-        self.ray.kill(self.reports)
+        self.running.clear()

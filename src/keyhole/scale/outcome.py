@@ -30,5 +30,12 @@ class Place(Protocol):
     def run(
         self, pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board
     ) -> Iterator[Outcome]:
-        """Runs pieces that have no result yet, and yields what became of each, as they end."""
+        """Runs pieces and yields what became of each, as they end.
+
+        Args:
+            pieces: Pieces that have no result yet.
+            store: Where they keep their results.
+            machine: What each may use.
+            board: Shows where they stand.
+        """
         ...

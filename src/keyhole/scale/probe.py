@@ -15,6 +15,7 @@ from typing import Any
 
 from keyhole.auditing.plan import Plan, Stage
 from keyhole.errors import KeyholeError, one_line
+from keyhole.progress import Progress
 from keyhole.scale.piece import Machine
 from keyhole.scale.worker import limited_threads, read_peak_memory
 from keyhole.settings import make_settings
@@ -58,30 +59,8 @@ class Pace:
 
 def kind_of(stage: Stage) -> str:
     """What tells stages of different times apart."""
-    fields = stage.model_dump(mode="json")
     names = [name.partition("(")[0] for name in stage.defenses]
-    return repr([fields[name] for name in SAME] + names)
-
-
-def measure_pace(stage: Stage, seed: int, machine: Machine) -> Pace | None:
-    """Measures a stage in a process of its own; None if that is not possible.
-
-    Args:
-        stage: The stage, with one defense and one attack.
-        seed: The seed.
-        machine: What it may use.
-    """
-    if stage.captured is not None:
-        return None
-    context = multiprocessing.get_context("spawn")  # its peak of memory is its own
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        try:
-            return pool.submit(run_probe, stage.model_dump(mode="json"), seed, machine).result()
-        except (BrokenProcessPool, KeyholeError) as error:
-            raise KeyholeError(
-                f"{', '.join(stage.attacks)} against {', '.join(stage.defenses)}, {stage.model} "
-                f"cannot be measured ({one_line(error)}): pass --no-probe"
-            ) from None
+    return repr([str(getattr(stage, name)) for name in SAME] + names)
 
 
 def run_probe(values: Mapping[str, Any], seed: int, machine: Machine) -> Pace:
@@ -134,19 +113,36 @@ def count_iterations(values: Mapping[str, Any], seed: int, machine: Machine) -> 
 
 
 def measure_all(
-    stages: Sequence[tuple[Stage, int]], machine: Machine, most: int
+    stages: Sequence[tuple[Stage, int]], machine: Machine, most: int, progress: Progress
 ) -> dict[str, Pace]:
-    """The pace of each kind of stage, of at most so many kinds.
+    """The pace of each kind of stage, of at most so many kinds; captured folders are left out.
 
     Args:
-        stages: Stages with their seeds.
+        stages: Stages of one defense and one attack, with their seeds.
         machine: What they may use.
         most: The most kinds to measure.
+        progress: Shows which is measured.
     """
-    first = {kind_of(stage): (stage, seed) for stage, seed in reversed(stages)}
+    first: dict[str, tuple[Stage, int]] = {}
+    for stage, seed in stages:
+        if stage.captured is None:
+            first.setdefault(kind_of(stage), (stage, seed))
+    chosen = dict(list(first.items())[:most])
+    if not chosen:
+        return {}
+    progress.begin(len(chosen))
     found: dict[str, Pace] = {}
-    for kind, (stage, seed) in list(reversed(first.items()))[:most]:
-        pace = measure_pace(stage, seed, machine)
-        if pace is not None:
-            found[kind] = pace
+    context = multiprocessing.get_context("spawn")  # its peak of memory is its own
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        for kind, (stage, seed) in chosen.items():
+            what = f"{', '.join(stage.attacks)} against {', '.join(stage.defenses)}, {stage.model}"
+            progress.show(f"a probe of {what}")
+            try:
+                values = stage.model_dump(mode="json")
+                found[kind] = pool.submit(run_probe, values, seed, machine).result()
+            except (BrokenProcessPool, KeyholeError) as error:
+                raise KeyholeError(
+                    f"{what} cannot be measured ({one_line(error)}): pass --no-probe"
+                ) from None
+            progress.advance(1)
     return found

@@ -1,0 +1,7 @@
+"""What tests of pieces share."""
+
+from __future__ import annotations
+
+from ray_clusters import cluster
+
+__all__ = ["cluster"]
