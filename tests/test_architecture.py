@@ -13,7 +13,7 @@ from source_code import LIBRARY, STUDIES, imported, imported_at_once, packages_o
 
 ROOMS = (
     *("data", "models", "defenses", "obfuscation", "federation", "threat"),
-    *("attacks", "metrics", "auditing", "scale", "report", "testing", "cli"),
+    *("attacks", "metrics", "auditing", "scale", "frontier", "report", "testing", "cli"),
 )
 TEXT = {".py", ".toml", ".j2"}
 WHOLE_SYSTEM = {"torture", "foreign_flower"}

@@ -24,6 +24,7 @@ from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.gate import GateFailure
 from keyhole.auditing.verdict import MaliciousVerdict, Verdict
+from keyhole.frontier.advice import Advice, AdvisedSetting
 from keyhole.metrics import Metric, Summary
 
 jsonschema = pytest.importorskip("jsonschema")
@@ -36,6 +37,8 @@ PARTS = {
     "summary": Summary,
     "metric": Metric,
     "gate_failure": GateFailure,
+    "advice": Advice,
+    "advised_setting": AdvisedSetting,
 }
 
 
@@ -188,6 +191,8 @@ REMOVED = object()
         ("verdicts.4.malicious.noticed", 1),
         ("verdicts.5.malicious.read", 0.5),
         ("verdicts.5.malicious.by", "imprint (naive)"),
+        ("date", "yesterday"),
+        ("what_to_do", [{"model": "mlp"}]),
         ("gate", {"passed": True, "conditions": [], "failures": []}),
         ("gate", {"passed": False, "conditions": ["broken"], "failures": []}),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,6 +27,8 @@ from keyhole.auditing.tabular import TabularResult
 from keyhole.auditing.verdict import Verdict, judge_findings
 from keyhole.errors import RunFolderError, one_line
 
+DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+
 
 @dataclass(frozen=True)
 class AuditResult(TabularResult):
@@ -37,6 +40,7 @@ class AuditResult(TabularResult):
         skipped: Attacks that could not be tried, and why.
         store: The run folder; None where the audit kept nothing.
         notes: What could not be used of captured material, one line each.
+        date: The day on which it was found, ``2026-01-31``; empty in older results.
     """
 
     findings: tuple[Finding, ...]
@@ -44,6 +48,7 @@ class AuditResult(TabularResult):
     skipped: tuple[Skipped, ...]
     store: Store | None
     notes: tuple[str, ...] = ()
+    date: str = ""
 
     @classmethod
     def load(cls, path: str | Path) -> AuditResult:
@@ -66,7 +71,8 @@ class AuditResult(TabularResult):
         skipped, notes = read_skipped_and_notes(summary, str(store.root / SUMMARY))
         findings = store.findings()
         verdicts = judge_findings(findings, skipped)
-        return cls(tuple(findings), tuple(verdicts), skipped, store, notes)
+        date = read_date(summary, str(store.root / SUMMARY))
+        return cls(tuple(findings), tuple(verdicts), skipped, store, notes, date)
 
     @classmethod
     def from_json(cls, values: Any, *, source: str = "a result") -> AuditResult:
@@ -85,7 +91,8 @@ class AuditResult(TabularResult):
         ]
         skipped, notes = read_skipped_and_notes(values, source)
         verdicts = judge_findings(findings, skipped)
-        return cls(tuple(findings), tuple(verdicts), skipped, None, notes)
+        date = read_date(values, source)
+        return cls(tuple(findings), tuple(verdicts), skipped, None, notes, date)
 
     @property
     def run(self) -> str | None:
@@ -120,6 +127,7 @@ class AuditResult(TabularResult):
             "run": self.run,
             "skipped": [asdict(s) for s in self.skipped],
             "notes": list(self.notes),
+            **({"date": self.date} if self.date else {}),
         }
         plain: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         return plain
@@ -174,6 +182,14 @@ def read_skipped_and_notes(
         raise RunFolderError(
             f"{source} is not as an audit writes it ({one_line(error)}): run the same audit again"
         ) from None
+
+
+def read_date(values: Mapping[str, Any], source: str) -> str:
+    """The day of a result in JSON; ``source`` says in an error where it came from."""
+    date = values.get("date", "")
+    if date and not (isinstance(date, str) and DAY.fullmatch(date)):
+        raise RunFolderError(f"{source} has the date {date!r}: write it as 2026-01-31")
+    return str(date)
 
 
 def check_version(values: dict[str, Any], source: object) -> None:

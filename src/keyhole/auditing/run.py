@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 import torch
 from torch import nn
@@ -77,7 +78,8 @@ def run_settings(
             findings += finished
     skipped = tuple(s for setting in settings for s in setting.skipped)
     verdicts = tuple(judge_findings(findings, skipped))
-    result = AuditResult(tuple(findings), verdicts, skipped, store, tuple(notes))
+    today = datetime.now(UTC).date().isoformat()
+    result = AuditResult(tuple(findings), verdicts, skipped, store, tuple(notes), today)
     if store is not None:
         store.write_summary(result.to_json())
     return result

@@ -24,6 +24,8 @@ COMMANDS = tuple(
         "compare": "compare:compare",
         "merge": "merge:merge",
         "plan": "plan:plan",
+        "frontier": "frontier:frontier",
+        "leaderboard": "leaderboard:leaderboard",
         "list": "listing:list_all",
     }.items()
 )

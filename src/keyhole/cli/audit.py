@@ -10,6 +10,7 @@ import typer
 from keyhole.auditing.plan import Plan, Stage, read_plan_values, read_tour_values
 from keyhole.auditing.sweep import Sweep, expand_plan
 from keyhole.cli.early_checks import check_stage
+from keyhole.cli.frontier_option import keep_frontier, open_frontier
 from keyhole.cli.gate import FailOn, Junit, Sarif, exit_if_failed, read_gate
 from keyhole.cli.places import (
     LOCAL,
@@ -29,6 +30,7 @@ from keyhole.cli.shared import (
     DataDir,
     Device,
     Fresh,
+    Frontier,
     Json,
     Out,
     Wide,
@@ -69,6 +71,7 @@ def audit(
     data_dir: DataDir = None,
     out: Out = None,
     fresh: Fresh = False,
+    frontier: Frontier = None,
     fail_on: FailOn = None,
     junit: Junit = None,
     sarif: Sarif = None,
@@ -100,6 +103,7 @@ def audit(
         from keyhole.report import write
         from keyhole.scale.audit_run import run_sweep
     asked.open_baselines()
+    known = open_frontier(frontier)
     with show_progress() as bar:
         if sweep.swept or place.asked or part is not None:
             result = run_sweep(
@@ -123,9 +127,10 @@ def audit(
                 victims_at_once=at_once,
             )
         bar.show("the page is written")
-        page = write(result)
+        keep_frontier(known, folder)
+        page = write(result, frontier=known)
     gate = asked.judge(result, plan_file)
-    print_run(result, page, wide=wide, as_json=as_json, gate=gate)
+    print_run(result, page, wide=wide, as_json=as_json, gate=gate, frontier=known)
     exit_if_failed(gate)
 
 

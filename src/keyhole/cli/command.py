@@ -20,7 +20,7 @@ from keyhole.interrupts import EXIT_CODE, INTERRUPTS
 from keyhole.memory import ran_out_of_memory
 from keyhole.terminal import log, reserved_stdout, say_json
 
-RESUMABLE = {"audit", "train", "membership", "obfuscate", "study"}
+RESUMABLE = {"audit", "frontier", "train", "membership", "obfuscate", "study"}
 """Commands that continue where they were stopped."""
 UNUSABLE = {errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EIO}
 """Errors of disks and folders that cannot be used."""

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.membership_plan import MembershipPlan
     from keyhole.auditing.plan import Stage
     from keyhole.federation.plan import TrainingPlan
+    from keyhole.frontier.plan import FrontierPlan
 
 
 def check_stage(stage: Stage, data_dir: str | None) -> None:
@@ -43,6 +44,15 @@ def check_stage(stage: Stage, data_dir: str | None) -> None:
 def check_training(plan: TrainingPlan, data_dir: str | None) -> None:
     """Checks what a federated training names."""
     check_defenses([plan.defense])
+    PARTITIONS.check_name(plan.partition)
+    check_victim(plan.data, plan.model, data_dir, weights=plan.weights)
+
+
+def check_frontier(plan: FrontierPlan, data_dir: str | None) -> None:
+    """Checks what a frontier names."""
+    check_defenses([*plan.settings, *(each.name for each in plan.ranges)])
+    for attack in plan.attacks:
+        ATTACKS.check_name(attack)
     PARTITIONS.check_name(plan.partition)
     check_victim(plan.data, plan.model, data_dir, weights=plan.weights)
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from keyhole.auditing.run_folder import check_is_run
+from keyhole.cli.frontier_option import keep_frontier, open_frontier
 from keyhole.cli.gate import (
     FailOn,
     Junit,
@@ -18,7 +19,7 @@ from keyhole.cli.gate import (
 )
 from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
-from keyhole.cli.shared import Json, Wide
+from keyhole.cli.shared import Frontier, Json, Wide
 from keyhole.interrupts import INTERRUPTS
 from keyhole.spelling import split_names
 from keyhole.terminal import say_unwrapped
@@ -39,6 +40,7 @@ def report(
     formats: Annotated[
         str, typer.Option("--format", help="Of the figures: png, pdf, svg, or several.")
     ] = "png,pdf,svg",
+    frontier: Frontier = None,
     fail_on: FailOn = None,
     junit: Junit = None,
     sarif: Sarif = None,
@@ -58,12 +60,17 @@ def report(
         from keyhole.auditing.results import AuditResult, load_result
         from keyhole.report import membership_page, write, write_figures
     asked.open_baselines()
+    known = open_frontier(frontier)
     files: list[Path] = []
     with show_progress() as bar:
         bar.show("findings are read")
         result = load_result(run)
         bar.show("the page is written")
-        page = write(result) if isinstance(result, AuditResult) else membership_page.write(result)
+        if isinstance(result, AuditResult):
+            keep_frontier(known, run)
+            page = write(result, frontier=known)
+        else:
+            page = membership_page.write(result)
         if csv is not None:
             result.to_csv(csv, per_image=per_image)
         if latex is not None:
@@ -72,7 +79,7 @@ def report(
             bar.show("figures are drawn")
             files = write_figures(result, figures, kinds)
     gate = asked.judge(result) if isinstance(result, AuditResult) else None
-    print_run(result, page, wide=wide, as_json=as_json, gate=gate)
+    print_run(result, page, wide=wide, as_json=as_json, gate=gate, frontier=known)
     written = {"CSV": csv, "LaTeX": latex, f"{len(files)} figures": figures}
     if not as_json:
         for name, path in written.items():

@@ -15,6 +15,10 @@ Wide = Annotated[bool, typer.Option("--wide", help="Show 95% intervals on narrow
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 DataDir = Annotated[str | None, typer.Option(help="Folder of data sets; default: KEYHOLE_DATA.")]
 Out = Annotated[Path | None, typer.Option(help="Run folder; default: under runs/.")]
+Frontier = Annotated[
+    Path | None,
+    typer.Option("--frontier", help="Folder of a frontier, by which the report says what to do."),
+]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Replace an earlier run there.")]
 
 

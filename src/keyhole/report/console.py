@@ -13,6 +13,8 @@ from keyhole.auditing.results import AuditResult
 from keyhole.auditing.sections import Section
 from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED, Verdict
 from keyhole.defenses import Acted
+from keyhole.frontier.advice import Advice, advise
+from keyhole.frontier.result import FrontierResult
 from keyhole.metrics import Metric
 from keyhole.report import view
 from keyhole.report.sweep_view import print_sweep
@@ -40,9 +42,13 @@ class Intervals(Enum):
 
 
 def print_result(
-    result: AuditResult, console: Console | None = None, *, wide: bool = False
+    result: AuditResult,
+    console: Console | None = None,
+    *,
+    wide: bool = False,
+    frontier: FrontierResult | None = None,
 ) -> None:
-    """Prints a table for each model and data set, then the verdicts.
+    """Prints a table for each model and data set, then the verdicts, then what to do.
 
     Of a sweep, one table for each parameter and the verdicts; all tables with ``wide``.
 
@@ -50,6 +56,7 @@ def print_result(
         result: What the audit found.
         console: Where to print; None means standard output.
         wide: Whether to show 95% intervals on a narrow terminal, too.
+        frontier: The frontier by which to say what to do; None: that in the run folder, if any.
     """
     console = console or stdout_console()
     roomy = console.width >= WIDE
@@ -73,6 +80,16 @@ def print_result(
         say(ALL_TABLES, console=console, style="dim")
     elif styles == [Intervals.NOWHERE] and any(has_intervals(section) for section in sections):
         say(LEFT_OUT, console=console, style="dim")
+    print_advice(advise(result, frontier), console)
+
+
+def print_advice(advice: Sequence[Advice], console: Console) -> None:
+    """Prints what to do; the model and the data are named where there are several."""
+    for each in advice:
+        about = f" about {each.model} on {each.data}" if len(advice) > 1 else ""
+        say(f"What to do{about}:", console=console, style="bold")
+        for line in each.lines:
+            say(f"  {line}", console=console)
 
 
 LEFT_OUT = "note: means only; --wide shows their 95% intervals, --json holds every image's value"

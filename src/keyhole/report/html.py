@@ -15,6 +15,8 @@ from keyhole.auditing.scoring import READ_SSIM
 from keyhole.auditing.sections import Section
 from keyhole.auditing.store import Store
 from keyhole.auditing.verdict import BROKEN, HONEST, Verdict, rank_severity
+from keyhole.frontier.advice import advise
+from keyhole.frontier.result import FrontierResult
 from keyhole.report import view
 from keyhole.report.drawing import LARGE
 from keyhole.report.figures import encode_picture, plot_losses, plot_sweep
@@ -27,12 +29,15 @@ SHOWN = 3
 """The most pictures in a row; the run folder holds more."""
 
 
-def render(result: AuditResult, *, title: str | None = None) -> str:
+def render(
+    result: AuditResult, *, title: str | None = None, frontier: FrontierResult | None = None
+) -> str:
     """Renders the page as text.
 
     Args:
         result: What the audit found.
         title: The page's title; None: that of the plan.
+        frontier: The frontier by which to say what to do; None: that in the run folder, if any.
     """
     return fill_template(
         "page.html.j2",
@@ -53,18 +58,23 @@ def render(result: AuditResult, *, title: str | None = None) -> str:
         versions=result.findings[0].versions if result.findings else {},
         device=result.findings[0].recipe.get("device", "") if result.findings else "",
         read_ssim=READ_SSIM,
+        advice=advise(result, frontier),
     )
 
 
-def write(result: AuditResult, *, title: str | None = None) -> str:
+def write(
+    result: AuditResult, *, title: str | None = None, frontier: FrontierResult | None = None
+) -> str:
     """Writes ``report.html`` into the run folder; returns its path.
 
     Args:
         result: What the audit found; it must have a run folder.
         title: The page's title; None: that of the plan.
+        frontier: The frontier by which to say what to do; None: that in the run folder, if any.
     """
     assert result.store is not None
-    return str(result.store.write_text("report.html", render(result, title=title)))
+    page = render(result, title=title, frontier=frontier)
+    return str(result.store.write_text("report.html", page))
 
 
 def _describe_section(section: Section, store: Store | None) -> dict[str, Any]:
