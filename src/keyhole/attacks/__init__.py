@@ -6,7 +6,13 @@ from keyhole.lazy import import_on_demand
 from keyhole.registry import Registry
 
 if TYPE_CHECKING:
-    from keyhole.attacks.analytic import April, LabelInference, LinearLeak, PatchLeastSquares
+    from keyhole.attacks.analytic import (
+        April,
+        LabelInference,
+        LinearLeak,
+        PatchLeastSquares,
+        Spear,
+    )
     from keyhole.attacks.base import Attack, Reconstruction
     from keyhole.attacks.checkpointer import Checkpointer
     from keyhole.attacks.families import CLOSED_FORM, ITERATIVE
@@ -66,6 +72,7 @@ __all__ = [
     "PeftImprint",
     "Reconstruction",
     "SingleOut",
+    "Spear",
     "TrapWeights",
     "UndoneInterception",
     "UploadedModelInversion",
@@ -75,6 +82,7 @@ __all__ = [
 CLOSED_FORM_TABLE = {
     "linear": "keyhole.attacks.analytic:LinearLeak",
     "patch-lstsq": "keyhole.attacks.analytic:PatchLeastSquares",
+    "spear": "keyhole.attacks.analytic:Spear",
     "mjp-span": "keyhole.attacks.mjp:MjpSpan",
     "april": "keyhole.attacks.analytic:April",
     "imprint": "keyhole.attacks.malicious:Imprint",
