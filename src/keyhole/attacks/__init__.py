@@ -8,6 +8,7 @@ from keyhole.registry import Registry
 if TYPE_CHECKING:
     from keyhole.attacks.analytic import (
         April,
+        CocktailParty,
         LabelInference,
         LinearLeak,
         PatchLeastSquares,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         InvertingGradients,
         IterativeApril,
         Matching,
+        SpearInversion,
         UploadedModelInversion,
         Wiig,
     )
@@ -49,6 +51,7 @@ __all__ = [
     "April",
     "Attack",
     "Checkpointer",
+    "CocktailParty",
     "DeepLeakage",
     "DiaRead",
     "DropoutInversion",
@@ -73,6 +76,7 @@ __all__ = [
     "Reconstruction",
     "SingleOut",
     "Spear",
+    "SpearInversion",
     "TrapWeights",
     "UndoneInterception",
     "UploadedModelInversion",
@@ -83,6 +87,7 @@ CLOSED_FORM_TABLE = {
     "linear": "keyhole.attacks.analytic:LinearLeak",
     "patch-lstsq": "keyhole.attacks.analytic:PatchLeastSquares",
     "spear": "keyhole.attacks.analytic:Spear",
+    "cocktail-party": "keyhole.attacks.analytic:CocktailParty",
     "mjp-span": "keyhole.attacks.mjp:MjpSpan",
     "april": "keyhole.attacks.analytic:April",
     "imprint": "keyhole.attacks.malicious:Imprint",
@@ -106,6 +111,7 @@ ITERATIVE_TABLE = {
     "gradvit": "keyhole.attacks.matching:GradViT",
     "gradinversion": "keyhole.attacks.matching:GradInversion",
     "gifd": "keyhole.attacks.generative.gifd:Gifd",
+    "spear-ig": "keyhole.attacks.matching:SpearInversion",
     "mjp-ig": "keyhole.attacks.mjp:MjpInversion",
     "fishing": "keyhole.attacks.malicious:Fishing",
     "single-out": "keyhole.attacks.malicious:SingleOut",

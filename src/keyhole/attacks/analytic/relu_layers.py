@@ -43,6 +43,8 @@ def find_relu_layers(model: nn.Module, shape: Shape) -> tuple[str, ...]:
             handle.remove()
     single = {name: found[0] for name, found in outputs.items() if len(found) == 1}
     leaves = {name: leaf for name, leaf in single.items() if leaf.ndim == 2}
+    if not leaves:
+        return ()
     draw = torch.randn(logits.shape, generator=generator(0, "relu directions")).to(logits)
     found = torch.autograd.grad((logits * draw).sum(), list(leaves.values()), allow_unused=True)
     pairs = zip(leaves.items(), found, strict=True)

@@ -31,6 +31,8 @@ WIDTHS = [0.8**step for step in range(36)] + [1e-4, 1e-5]
 POLISHED = (1e-3, 1e-5)
 """Entries smaller than this, in the same units, are then made zero together: a sharper e would cost
 more digits than it gives."""
+MOST_SAMPLED, FEW_SAMPLES = 12, 2000
+"""Up to so many images, so many null spaces are sampled besides."""
 MAX_ELEMENTS = 20_000_000
 """Numbers that are held at once while directions are improved."""
 INDEPENDENT = 1e-3
@@ -118,14 +120,20 @@ def propose(
     factors: LowRank, known: Tensor, search: Search, done: int, draw: torch.Generator
 ) -> Tensor:
     """A round's proposals ``[n, b]``: every second round looks beside those that are known."""
-    b = len(factors.strengths)
+    b, left = len(factors.strengths), factors.left
     if search == "sampled":
-        return sample_null_spaces(factors.left, draw)
+        return sample_null_spaces(left, draw, SAMPLES)
+    if done % 4 > 1:  # every row counts alike, which leads to other minima
+        left = left / left.norm(dim=1, keepdim=True) / len(left) ** 0.5
     starts = torch.randn(STARTS, b, generator=draw, dtype=torch.double)
     if not len(known) or len(known) == b or not done % 2:
-        return minimise_sums(factors.left, starts)
-    span = torch.linalg.qr(known.T)[0]
-    return minimise_sums(factors.left, starts - (starts @ span) @ span.T, beside=True)
+        found = minimise_sums(left, starts)
+    else:
+        span = torch.linalg.qr(known.T)[0]
+        found = minimise_sums(left, starts - (starts @ span) @ span.T, beside=True)
+    if b <= MOST_SAMPLED:
+        found = torch.cat([found, sample_null_spaces(factors.left, draw, FEW_SAMPLES)])
+    return found
 
 
 def least_zeros(factors: LowRank) -> int:
@@ -160,13 +168,13 @@ def minimise_sums(left: Tensor, starts: Tensor, *, beside: bool = False) -> Tens
     return torch.cat(found)
 
 
-def sample_null_spaces(left: Tensor, draw: torch.Generator) -> Tensor:
+def sample_null_spaces(left: Tensor, draw: torch.Generator, samples: int) -> Tensor:
     """The null direction of b-1 random rows each, ``[n, b]``, all of them solved together."""
     units, b = left.shape
-    ranks = torch.rand(SAMPLES, units, generator=draw, dtype=torch.float32)
+    ranks = torch.rand(samples, units, generator=draw, dtype=torch.float32)
     rows = left[ranks.topk(b - 1, dim=1).indices]
     solved, bad = torch.linalg.solve_ex(rows[:, :, :-1], -rows[:, :, -1:])
-    null = torch.cat([solved[:, :, 0], torch.ones(SAMPLES, 1, dtype=left.dtype)], 1)
+    null = torch.cat([solved[:, :, 0], torch.ones(samples, 1, dtype=left.dtype)], 1)
     null = null[(bad == 0) & null.isfinite().all(1)]
     return null / null.norm(dim=1, keepdim=True)
 

@@ -16,6 +16,7 @@ from keyhole.attacks.matching.presets import (
     ImprovedDeepLeakage,
     IterativeApril,
 )
+from keyhole.attacks.matching.spear_inversion import SpearInversion
 
 __all__ = [
     "DeepLeakage",
@@ -27,6 +28,7 @@ __all__ = [
     "InvertingGradients",
     "IterativeApril",
     "Matching",
+    "SpearInversion",
     "UploadedModelInversion",
     "Wiig",
     "use_precision",

@@ -94,7 +94,8 @@ class Engine:
         loss = parts.objective(match)
         if parts.priors:
             progress = state["iterations"] / self.iterations
-            guess = Guess(images, masks, match, progress)
+            known = {n.removeprefix(KNOWN): t for n, t in state.items() if n.startswith(KNOWN)}
+            guess = Guess(images, masks, match, progress, known)
             loss = loss + torch.stack([prior(guess) for prior in parts.priors]).sum(0)
         return loss
 
