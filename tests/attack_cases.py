@@ -162,6 +162,7 @@ CASES = {
             "convolutions": "it needs a fully connected layer with a bias and a ReLU",
         },
     ),
+    "sme": ANY_MODEL,
     "patch-lstsq": Case(
         "vit-small",
         "pos_embed",

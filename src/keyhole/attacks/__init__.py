@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         IterativeApril,
         Matching,
         SpearInversion,
+        SurrogateInversion,
         UploadedModelInversion,
         Wiig,
     )
@@ -77,6 +78,7 @@ __all__ = [
     "SingleOut",
     "Spear",
     "SpearInversion",
+    "SurrogateInversion",
     "TrapWeights",
     "UndoneInterception",
     "UploadedModelInversion",
@@ -112,6 +114,7 @@ ITERATIVE_TABLE = {
     "gradinversion": "keyhole.attacks.matching:GradInversion",
     "gifd": "keyhole.attacks.generative.gifd:Gifd",
     "spear-ig": "keyhole.attacks.matching:SpearInversion",
+    "sme": "keyhole.attacks.matching:SurrogateInversion",
     "mjp-ig": "keyhole.attacks.mjp:MjpInversion",
     "fishing": "keyhole.attacks.malicious:Fishing",
     "single-out": "keyhole.attacks.malicious:SingleOut",

@@ -17,6 +17,7 @@ from keyhole.attacks.matching.presets import (
     IterativeApril,
 )
 from keyhole.attacks.matching.spear_inversion import SpearInversion
+from keyhole.attacks.matching.surrogate import SurrogateInversion
 
 __all__ = [
     "DeepLeakage",
@@ -29,6 +30,7 @@ __all__ = [
     "IterativeApril",
     "Matching",
     "SpearInversion",
+    "SurrogateInversion",
     "UploadedModelInversion",
     "Wiig",
     "use_precision",

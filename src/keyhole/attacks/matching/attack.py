@@ -15,7 +15,7 @@ from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
 from keyhole.attacks.matching.gradients.gradient_weights import WeightsByName, weights_from_noise
-from keyhole.attacks.matching.gradients.matchers import Backend
+from keyhole.attacks.matching.gradients.matchers import Backend, Matcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.unknowns import SoftLabels
 from keyhole.attacks.matching.precision import Precision, use_precision
@@ -141,6 +141,15 @@ class Matching(Attack):
         if Capability.NOISE not in self.uses:
             return observation.update.gradient(), {}
         return merge_updates(observation)
+
+    def adapt_matcher(self, matcher: Matcher, observations: Sequence[Observation]) -> Matcher:
+        """Returns the matcher that the search uses, by default the one that the backend gives.
+
+        Args:
+            matcher: The matcher of some victims.
+            observations: What the server observed of each of them.
+        """
+        return matcher
 
     def extra_inputs(self, observation: Observation) -> dict[str, Tensor]:
         """Returns tensors that the attack's own parts need to know about one victim, by name.

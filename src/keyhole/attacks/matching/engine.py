@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from keyhole.attacks.matching.gradients.matchers import Matcher
+from keyhole.attacks.matching.gradients.matchers import Matcher, MovableMatcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.priors import Guess
 from keyhole.attacks.matching.parts.unknowns import split_sites
@@ -90,6 +90,9 @@ class Engine:
         else:
             targets = values[parts.labels.name].softmax(-1)
         masks = self.masks(values, state)
+        if parts.surrogate is not None:
+            assert isinstance(matcher, MovableMatcher)
+            matcher = matcher.at(values[parts.surrogate.name])
         match = matcher(images, targets, masks)
         loss = parts.objective(match)
         if parts.priors:
