@@ -55,7 +55,9 @@ def rectified() -> nn.Module:
 
 def rectified_head() -> nn.Module:
     convolution = [nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten()]
-    return nn.Sequential(*convolution, nn.Linear(384, 48), nn.ReLU(), nn.Dropout(0.0), nn.Linear(48, 10))
+    return nn.Sequential(
+        *convolution, nn.Linear(384, 48), nn.ReLU(), nn.Dropout(0.0), nn.Linear(48, 10)
+    )
 
 
 @cache

@@ -57,7 +57,10 @@ def main() -> None:
             seen, truths = observe(model, data, lr, options)
             attacks: list[tuple[str, Matching]] = [
                 ("one large step (ig)", InvertingGradients(iterations=options.iterations)),
-                ("sme, images alike", SurrogateInversion(iterations=options.iterations, weighted=False)),
+                (
+                    "sme, images alike",
+                    SurrogateInversion(iterations=options.iterations, weighted=False),
+                ),
                 ("sme", SurrogateInversion(iterations=options.iterations)),
             ]
             for label, attack in attacks:
@@ -66,7 +69,9 @@ def main() -> None:
                 found = list(attack.on_many(one))
                 values = []
                 for images, reconstruction in zip(truths, found, strict=True):
-                    pixels = denormalise(reconstruction.images.cpu(), data.mean, data.std).clamp(0, 1)
+                    pixels = denormalise(reconstruction.images.cpu(), data.mean, data.std).clamp(
+                        0, 1
+                    )
                     pairs = assign_reconstructions(pixels, images)
                     values += psnr(pixels[pairs], images, data_range=1.0).tolist()
                 print(

@@ -15,8 +15,15 @@ from keyhole.federation import TrainingPlan, train
 
 Keyhole = Callable[..., tuple[int, str, str]]
 OPTIONS: dict[str, Any] = {
-    **{"model": "mlp", "data": "digits", "clients": 5, "images": 20, "rounds": 4},
-    **{"epochs": 3, "batch_size": 10, "lr": 0.05, "held_out": 0.8},
+    "model": "mlp",
+    "data": "digits",
+    "clients": 5,
+    "images": 20,
+    "rounds": 4,
+    "epochs": 3,
+    "batch_size": 10,
+    "lr": 0.05,
+    "held_out": 0.8,
 }
 
 
@@ -27,7 +34,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_captured_updates_tell_more_than_the_final_models_loss(seen: Path, keyhole: Keyhole) -> None:
+def test_captured_updates_tell_more_than_the_final_models_loss(
+    seen: Path, keyhole: Keyhole
+) -> None:
     options = ("--captured", str(seen), "--model", "mlp", "--data", "digits", "--json")
     code, out, err = keyhole("membership", *options)
     assert (code, err) == (0, "")

@@ -127,9 +127,10 @@ def infer_captured_membership(
     unknown = [name for name in attacks if name not in CAPTURED_ATTACKS]
     if unknown:
         raise BadValue(
-            f"attack: {unknown[0]!r} cannot use captured updates: name {', '.join(CAPTURED_ATTACKS)}"
+            f"attack: {unknown[0]!r} cannot use captured updates: "
+            f"name {', '.join(CAPTURED_ATTACKS)}"
         )
-    stage = Stage(model=model, data=data, captured=captured, image_size=image_size, victims=10**6)
+    stage = Stage(model=model, data=data, captured=captured, image_size=image_size, victims=1000)
     capture = Capture.open(captured)
     notes = list(capture.problems)
     size = stage.image_size or read_image_size(capture.about, notes)

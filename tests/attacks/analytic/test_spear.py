@@ -96,9 +96,7 @@ def test_what_is_too_noisy_is_not_read_at_all(observe: Observe, digits: ImageSet
     victim = observe(network(64, 100), digits, range(4), Gaussian(sigma=0.01))
     found = Spear()(victim.observation)
     assert found.images is None
-    assert found.notes == (
-        "the gradient is not precise enough to tell zeros from other entries",
-    )
+    assert found.notes == ("the gradient is not precise enough to tell zeros from other entries",)
 
 
 def test_a_narrow_layer_gives_all_or_nothing(observe: Observe, digits: ImageSet) -> None:

@@ -1,4 +1,4 @@
-"""Fully connected layers with a ReLU behind them, and what follows them, found by running a model."""
+"""Fully connected layers with a ReLU behind them, found by running a model."""
 
 from __future__ import annotations
 

@@ -63,17 +63,19 @@ class LowRank:
     def tolerance(self, directions: Tensor) -> Tensor:
         """Entries of ``L q`` up to this are zero but for rounding, ``[n, 1]``."""
         amplified = (directions / self.strengths).norm(dim=1, keepdim=True)
-        return 8 * self.rounding * amplified + 1e-13
+        tolerance: Tensor = 8 * self.rounding * amplified + 1e-13
+        return tolerance
 
     def zeros(self, directions: Tensor) -> Tensor:
         """Which entries of ``L q`` are zero, ``[n, units]``."""
-        return (directions @ self.left.T).abs() <= self.tolerance(directions)
+        zero: Tensor = (directions @ self.left.T).abs() <= self.tolerance(directions)
+        return zero
 
     @property
     def readable(self) -> bool:
         """Whether zeros can be told from other entries, which are of size ``units^-1/2``."""
         worst = float(self.tolerance(torch.ones_like(self.strengths)[None] / len(self.strengths)))
-        return worst * len(self.left) ** 0.5 < 0.05
+        return bool(worst * len(self.left) ** 0.5 < 0.05)
 
 
 def find_directions(
@@ -150,7 +152,7 @@ def minimise_sums(left: Tensor, starts: Tensor, *, beside: bool = False) -> Tens
     """
     units, b = left.shape
     found = []
-    for some in starts.split(max(1, MAX_ELEMENTS // (units * b))):
+    for some in torch.split(starts, max(1, MAX_ELEMENTS // (units * b))):
         start = some / some.norm(dim=1, keepdim=True).clamp_min(1e-300)
         q = start
         for width in WIDTHS:
@@ -176,7 +178,8 @@ def sample_null_spaces(left: Tensor, draw: torch.Generator, samples: int) -> Ten
     solved, bad = torch.linalg.solve_ex(rows[:, :, :-1], -rows[:, :, -1:])
     null = torch.cat([solved[:, :, 0], torch.ones(samples, 1, dtype=left.dtype)], 1)
     null = null[(bad == 0) & null.isfinite().all(1)]
-    return null / null.norm(dim=1, keepdim=True)
+    unit: Tensor = null / null.norm(dim=1, keepdim=True)
+    return unit
 
 
 def choose_greedily(proposed: Tensor, factors: LowRank) -> Tensor:

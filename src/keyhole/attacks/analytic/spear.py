@@ -37,7 +37,6 @@ from keyhole.models.anatomy import InputLayer, find_input_layer
 from keyhole.seeds import generator
 from keyhole.threat import Observation
 
-
 AGREES = 0.97
 """The least share of units by which an image counts as found."""
 
@@ -78,7 +77,9 @@ class KnownLayer:
         )
         assert weight is not None
         gradient = read_gradient(update, names[0])
-        return cls(weight, bias, gradient, None if bias is None else read_gradient(update, names[1]))
+        return cls(
+            weight, bias, gradient, None if bias is None else read_gradient(update, names[1])
+        )
 
     def take_apart(self, directions: Tensor, factors: LowRank) -> Parts:
         """The images of a complete set of directions; without a bias, up to their lengths."""

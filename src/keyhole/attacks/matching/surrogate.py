@@ -1,12 +1,12 @@
 """SME: a client's many local steps matched at one model between the start and the end.
 
-A client takes w0 to w1 in unknown steps. On the line between them there is a surrogate ``w_a = (1 - a)
-w0 + a w1``, a in (0, 1), at which the gradient of the client's images is nearly parallel to ``w0 -
-w1`` (Zhu, Yao and Blaschko 2023). The search matches that gradient, with a among the unknowns: one
-backward pass however many steps there were, in whatever order.
+A client takes w0 to w1 in unknown steps. On the line between them there is a surrogate ``w_a = (1 -
+a) w0 + a w1``, a in (0, 1), at which the gradient of the client's images is nearly parallel to ``w0
+- w1`` (Zhu, Yao and Blaschko 2023). The search matches that gradient, with a among the unknowns:
+one backward pass however many steps there were, in whatever order.
 
-Under momentum the images of early steps count more, ``(1 - m^(S - s)) / (1 - m)`` times the gradient
-of step s of S. As nobody knows which images those are, each image's weight is an unknown too.
+Under momentum the images of early steps count more: step s of S, from 0, by ``(1 - m^(S - s)) / (1
+- m)``. As nobody knows which images those are, each image's weight is an unknown too.
 """
 
 from __future__ import annotations

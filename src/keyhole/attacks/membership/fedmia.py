@@ -1,13 +1,13 @@
 """FedMIA: who was in a client's images, from the updates that a server captured.
 
-In round t client k changed the global weights w_t by delta_{k,t}. An image x pulls the weights along
-``-grad l(w_t; x)``, so that
+In round t client k changed the global weights w_t by delta_{k,t}. An image x pulls the weights
+along ``-grad l(w_t; x)``, so that
 
     s_{k,t}(x) = cos(grad l(w_t; x), -delta_{k,t})
 
-is greater if x was among the images of client k. The same value of the other clients' updates, which
-x was not in, says how great it would be otherwise: with mean m and deviation d of theirs, ``z_t = (s
-- m) / d``. The one-sided tails of z_t are joined over the rounds (Fisher): ``-sum log(1 - Phi(z))``.
+is greater if x was among the images of client k. The same value of the other clients' updates,
+which x was not in, says how great it would be otherwise: with mean m and deviation d of theirs,
+``z_t = (s - m) / d``. One-sided tails are joined over rounds (Fisher): ``-sum log(1 - Phi(z))``.
 """
 
 from __future__ import annotations
@@ -48,11 +48,9 @@ def gradient_cosines(
 
     size = sum(w.numel() for w in weights.values())
     dots, norms = [], []
-    for some, classes in zip(
-        images.split(max(1, GRADIENTS_AT_ONCE // size)),
-        labels.split(max(1, GRADIENTS_AT_ONCE // size)),
-        strict=True,
-    ):
+    at_once = max(1, GRADIENTS_AT_ONCE // size)
+    pairs_at_once = zip(torch.split(images, at_once), torch.split(labels, at_once), strict=True)
+    for some, classes in pairs_at_once:
         gradients = vmap(grad(loss), (None, 0, 0), randomness="different")(weights, some, classes)
         pairs = [(deltas[n].flatten(1), gradients[n].flatten(1)) for n in weights]
         dots.append(torch.stack([(d @ g.T).double() for d, g in pairs]).sum(0))
