@@ -50,11 +50,15 @@ def test_gradients_are_those_at_the_place_and_with_the_weights(
         assert torch.allclose(found.gradient(name)[0], gradient, atol=1e-6)
 
 
-def test_a_surrogate_matches_long_training_better_than_one_large_step(observe: Observe) -> None:
-    digits = load("digits")
-    training = LocalTraining(lr=1.0, epochs=12, batch_size=1)
-    victim = observe(network(), digits, [0, 1], training=training).telling("labels")
+def test_a_surrogate_reads_more_of_long_training_than_one_large_step(observe: Observe) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 60), nn.Tanh(), nn.Linear(60, 10))
+    training = LocalTraining(lr=0.1, epochs=6, batch_size=1)
+    victim = observe(model, load("digits"), [0, 1], training=training).telling("labels")
     one = take_as_one_step(victim.observation)
-    plain = InvertingGradients(iterations=300)(one)
-    moved = SurrogateInversion(iterations=300)(victim.observation)
-    assert moved.diagnostics["loss"] < 0.8 * plain.diagnostics["loss"]
+    plain, moved = (
+        attack(one)
+        for attack in (InvertingGradients(iterations=400), SurrogateInversion(iterations=400))
+    )
+    assert moved.diagnostics["loss"] < 0.5 * plain.diagnostics["loss"]
+    assert sum(victim.best_decibels(moved)) / 2 > sum(victim.best_decibels(plain)) / 2 + 3
