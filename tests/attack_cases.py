@@ -53,6 +53,13 @@ def rectified() -> nn.Module:
     return nn.Sequential(*first, nn.Linear(32, 20), nn.ReLU(), nn.Linear(20, 10))
 
 
+def rectified_head() -> nn.Module:
+    convolution = [nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten()]
+    return nn.Sequential(
+        *convolution, nn.Linear(384, 48), nn.ReLU(), nn.Dropout(0.0), nn.Linear(48, 10)
+    )
+
+
 @cache
 def model(name: str) -> nn.Module:
     own = {
@@ -60,6 +67,7 @@ def model(name: str) -> nn.Module:
         "narrow-end": narrow_end,
         "mlp-dropping": mlp_dropping,
         "rectified": rectified,
+        "rectified-head": rectified_head,
     }
     torch.manual_seed(0)
     return own[name]() if name in own else build(name, classes=10, channels=1, image_size=8)
@@ -131,6 +139,32 @@ CASES = {
             "convolutions": "its first layer '0' is a 3x3 convolution",
         },
     ),
+    "spear": Case(
+        "rectified",
+        "1.",
+        {
+            "mlp": "it needs a ReLU straight after its first layer '1'",
+            "lenet": "its first layer '0' is a 5x5 convolution whose windows overlap",
+            "vit-small": "'patch_embed' sees patches one by one",
+        },
+    ),
+    "cocktail-party": Case(
+        "mlp",
+        "1.",
+        {
+            "lenet": "its first layer '0' is a 5x5 convolution whose windows overlap",
+            "vit-small": "'patch_embed' sees patches one by one",
+        },
+    ),
+    "spear-ig": Case(
+        "rectified-head",
+        "3.",
+        {
+            "mlp": "it needs a fully connected layer with a bias and a ReLU",
+            "convolutions": "it needs a fully connected layer with a bias and a ReLU",
+        },
+    ),
+    "sme": ANY_MODEL,
     "patch-lstsq": Case(
         "vit-small",
         "pos_embed",

@@ -6,7 +6,14 @@ from keyhole.lazy import import_on_demand
 from keyhole.registry import Registry
 
 if TYPE_CHECKING:
-    from keyhole.attacks.analytic import April, LabelInference, LinearLeak, PatchLeastSquares
+    from keyhole.attacks.analytic import (
+        April,
+        CocktailParty,
+        LabelInference,
+        LinearLeak,
+        PatchLeastSquares,
+        Spear,
+    )
     from keyhole.attacks.base import Attack, Reconstruction
     from keyhole.attacks.checkpointer import Checkpointer
     from keyhole.attacks.families import CLOSED_FORM, ITERATIVE
@@ -31,6 +38,8 @@ if TYPE_CHECKING:
         InvertingGradients,
         IterativeApril,
         Matching,
+        SpearInversion,
+        SurrogateInversion,
         UploadedModelInversion,
         Wiig,
     )
@@ -43,6 +52,7 @@ __all__ = [
     "April",
     "Attack",
     "Checkpointer",
+    "CocktailParty",
     "DeepLeakage",
     "DiaRead",
     "DropoutInversion",
@@ -66,6 +76,9 @@ __all__ = [
     "PeftImprint",
     "Reconstruction",
     "SingleOut",
+    "Spear",
+    "SpearInversion",
+    "SurrogateInversion",
     "TrapWeights",
     "UndoneInterception",
     "UploadedModelInversion",
@@ -75,6 +88,8 @@ __all__ = [
 CLOSED_FORM_TABLE = {
     "linear": "keyhole.attacks.analytic:LinearLeak",
     "patch-lstsq": "keyhole.attacks.analytic:PatchLeastSquares",
+    "spear": "keyhole.attacks.analytic:Spear",
+    "cocktail-party": "keyhole.attacks.analytic:CocktailParty",
     "mjp-span": "keyhole.attacks.mjp:MjpSpan",
     "april": "keyhole.attacks.analytic:April",
     "imprint": "keyhole.attacks.malicious:Imprint",
@@ -98,6 +113,8 @@ ITERATIVE_TABLE = {
     "gradvit": "keyhole.attacks.matching:GradViT",
     "gradinversion": "keyhole.attacks.matching:GradInversion",
     "gifd": "keyhole.attacks.generative.gifd:Gifd",
+    "spear-ig": "keyhole.attacks.matching:SpearInversion",
+    "sme": "keyhole.attacks.matching:SurrogateInversion",
     "mjp-ig": "keyhole.attacks.mjp:MjpInversion",
     "fishing": "keyhole.attacks.malicious:Fishing",
     "single-out": "keyhole.attacks.malicious:SingleOut",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from keyhole.errors import BadValue
 from keyhole.parameters import parameter_names
@@ -91,6 +92,18 @@ class MembershipPlan(Settings):
     """Size to scale images to: 224, or 112x92 (height x width)."""
     seed: Seed = 0
     """Seed of all random numbers."""
+    captured: Path | None = None
+    """Ask of the updates in this folder, which a curious server wrote, who was in them.
+
+    No model is trained here then; attacks are fedmia, cosine and loss."""
+
+    @model_serializer(mode="wrap")
+    def _leave_out_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out fields that older versions did not have, as long as they change nothing."""
+        values: dict[str, Any] = dump(self)
+        if self.captured is None:
+            values.pop("captured", None)
+        return values
 
     @property
     def attacked_epochs(self) -> list[int]:

@@ -60,6 +60,9 @@ def check_frontier(plan: FrontierPlan, data_dir: str | None) -> None:
 def check_membership(plan: MembershipPlan, data_dir: str | None) -> None:
     """Checks what a membership experiment names."""
     check_victim(plan.data, plan.model, data_dir)
+    if plan.captured is not None:
+        check_capture_folder(plan.captured)
+        return
     for attack in plan.attacks:
         MEMBERSHIP.check_name(attack)
     check_defenses(plan.defenses)

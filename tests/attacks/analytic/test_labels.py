@@ -115,3 +115,12 @@ def test_a_head_that_is_not_registered_last_is_found(observe: Observe) -> None:
     images = data("digits", 8)
     labels = [attack(observe(HeadFirst(), images, [i]).observation).labels for i in (3, 7)]
     assert [int(label) for label in labels] == [3, 7]
+
+
+def test_classes_that_appear_twice_are_counted_classwise(observe: Observe) -> None:
+    shown = data("digits", 28)
+    twins = [int(i) for i in (shown.labels == 3).nonzero()[:3, 0]]
+    twins += [int(i) for i in (shown.labels == 7).nonzero()[:2, 0]]
+    victim = observe(model("lenet", "digits", 28), shown, [*twins, 0, 1, 2])
+    found = LabelInference(softmax="classwise")(victim.observation).labels
+    assert found.tolist() == sorted(victim.labels.tolist())

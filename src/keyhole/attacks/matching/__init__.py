@@ -16,6 +16,8 @@ from keyhole.attacks.matching.presets import (
     ImprovedDeepLeakage,
     IterativeApril,
 )
+from keyhole.attacks.matching.spear_inversion import SpearInversion
+from keyhole.attacks.matching.surrogate import SurrogateInversion
 
 __all__ = [
     "DeepLeakage",
@@ -27,6 +29,8 @@ __all__ = [
     "InvertingGradients",
     "IterativeApril",
     "Matching",
+    "SpearInversion",
+    "SurrogateInversion",
     "UploadedModelInversion",
     "Wiig",
     "use_precision",

@@ -17,7 +17,7 @@ from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
 from keyhole.attacks.matching.compiled_step import Compilation
 from keyhole.attacks.matching.gradients.gradient_weights import WeightsByName, weights_from_noise
 from keyhole.attacks.matching.gradients.intervals import IntervalsByName
-from keyhole.attacks.matching.gradients.matchers import Backend
+from keyhole.attacks.matching.gradients.matchers import Backend, Matcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.unknowns import SoftLabels
 from keyhole.attacks.matching.precision import Precision, use_precision
@@ -163,6 +163,15 @@ class Matching(Attack):
         if defense is None or Capability.VALUES not in self.uses:
             return {}
         return defense.possible_values(observation.update)
+
+    def adapt_matcher(self, matcher: Matcher, observations: Sequence[Observation]) -> Matcher:
+        """Returns the matcher that the search uses, by default the one that the backend gives.
+
+        Args:
+            matcher: The matcher of some victims.
+            observations: What the server observed of each of them.
+        """
+        return matcher
 
     def extra_inputs(self, observation: Observation) -> dict[str, Tensor]:
         """Returns tensors that the attack's own parts need to know about one victim, by name.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from keyhole.attacks.matching.gradients.matchers import Matcher
+from keyhole.attacks.matching.gradients.matchers import Matcher, MovableMatcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.priors import Guess
 from keyhole.attacks.matching.parts.unknowns import split_sites
@@ -90,11 +90,15 @@ class Engine:
         else:
             targets = values[parts.labels.name].softmax(-1)
         masks = self.masks(values, state)
+        if parts.surrogate is not None:
+            assert isinstance(matcher, MovableMatcher)
+            matcher = matcher.at(values[parts.surrogate.name])
         match = matcher(images, targets, masks)
         loss = parts.objective(match)
         if parts.priors:
             progress = state["iterations"] / self.iterations
-            guess = Guess(images, masks, match, progress)
+            known = {n.removeprefix(KNOWN): t for n, t in state.items() if n.startswith(KNOWN)}
+            guess = Guess(images, masks, match, progress, known)
             loss = loss + torch.stack([prior(guess) for prior in parts.priors]).sum(0)
         return loss
 

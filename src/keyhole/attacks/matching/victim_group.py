@@ -104,7 +104,7 @@ class VictimGroup:
             bfloat16=self.attack.precision == "bf16",
         )
         self.notes += [note for note in notes if note not in self.notes]
-        return matcher
+        return self.attack.adapt_matcher(matcher, [self.observation(v) for v in victims])
 
     def known_values(self, victims: Sequence[int]) -> State:
         """What is known about some victims, ``[N, ...]``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -36,6 +36,13 @@ class Matcher(Protocol):
         """A matcher for some victims that may run in its own thread; None if that is not safe."""
 
 
+@runtime_checkable
+class MovableMatcher(Protocol):
+    """A matcher that takes gradients at other weights than those that were sent."""
+
+    def at(self, surrogate: Tensor) -> Matcher: ...
+
+
 class VmapMatcher:
     """Computes per-victim gradients by ``vmap`` over ``grad``; local steps are unrolled."""
 
@@ -62,9 +69,10 @@ class VmapMatcher:
         axes = (0, 0, None if masks is None else 0)
         own_masks = None if masks is None else tuple(masks)
         gradients, moments = vmap(self.victim_gradient, axes)(images, targets, own_masks)
-        return self._build_match(gradients, moments)
+        return self.build_match(gradients, moments)
 
-    def _build_match(self, gradients: Weights, moments: Sequence[BatchMoments]) -> GradientMatch:
+    def build_match(self, gradients: Weights, moments: Sequence[BatchMoments]) -> GradientMatch:
+        """The match of these gradients of all victims, and of their batch moments."""
         statistics = [
             BatchStatistics(mean.flatten(1), var.flatten(1), *running)
             for (mean, var), running in zip(moments, self.running, strict=False)
@@ -133,7 +141,7 @@ class LoopMatcher(VmapMatcher):
             (torch.stack([s[i][0] for _, s in results]), torch.stack([s[i][1] for _, s in results]))
             for i in range(len(results[0][1]))
         ]
-        return self._build_match(gradients, moments)
+        return self.build_match(gradients, moments)
 
     def step_gradient(
         self, weights: Weights, images: Tensor, targets: Tensor, masks: Sequence[Tensor] | None

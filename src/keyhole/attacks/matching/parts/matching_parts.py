@@ -7,7 +7,13 @@ from dataclasses import dataclass, replace
 from keyhole.attacks.matching.parts.objectives import Objective
 from keyhole.attacks.matching.parts.optimisers import Optimiser, Schedule
 from keyhole.attacks.matching.parts.priors import DropRate, Prior
-from keyhole.attacks.matching.parts.unknowns import DropoutMasks, ImageUnknown, SoftLabels, Unknown
+from keyhole.attacks.matching.parts.unknowns import (
+    DropoutMasks,
+    ImageUnknown,
+    SoftLabels,
+    Surrogate,
+    Unknown,
+)
 from keyhole.attacks.matching.problem import MatchingProblem
 
 
@@ -23,6 +29,8 @@ class MatchingParts:
         priors: Terms added to the objective.
         labels: The unknown labels; None: the labels are known.
         masks: The unknown dropout masks; None: the masks are known, or there is no dropout.
+        surrogate: The unknown model between the one sent and the one returned, at which gradients
+            are taken; None: they are taken at the one sent.
         stop_below: A victim whose loss falls below this is done; None: no limit.
     """
 
@@ -33,12 +41,13 @@ class MatchingParts:
     priors: tuple[Prior, ...] = ()
     labels: SoftLabels | None = None
     masks: DropoutMasks | None = None
+    surrogate: Surrogate | None = None
     stop_below: float | None = None
 
     @property
     def unknowns(self) -> tuple[Unknown, ...]:
         """Everything that is searched for."""
-        candidates = (self.images, self.labels, self.masks)
+        candidates = (self.images, self.labels, self.masks, self.surrogate)
         return tuple(unknown for unknown in candidates if unknown is not None)
 
     @property

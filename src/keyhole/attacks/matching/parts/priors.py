@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from keyhole.attacks.analytic.probes import capture_input
 from keyhole.attacks.matching.gradients.match import GradientMatch
 from keyhole.models.dropout_sites import Site
 
@@ -24,6 +26,8 @@ class Guess:
     match: GradientMatch
     progress: Tensor
     """The share of its iterations that each victim has had, ``[N]``."""
+    known: Mapping[str, Tensor] = field(default_factory=dict)
+    """What is known about the victims from the start, by name, ``[N, ...]``."""
 
 
 class Prior(ABC):
@@ -160,6 +164,33 @@ def solve_last_features(weight: Tensor, bias: Tensor) -> Tensor:
     """``W^T b / |b|^2`` of gradients ``[N, C, F]`` and ``[N, C]``: the inputs ``[N, F]``."""
     square = bias.square().sum(1, keepdim=True).clamp(min=1e-20)
     return torch.einsum("ncf,nc->nf", weight, bias) / square
+
+
+@dataclass(frozen=True)
+class KnownInputs(Prior):
+    """The relative squared distance of a layer's inputs to known ones, for each image of a batch.
+
+    ``mean_i |phi(x_i) - f_i|^2 / |f_i|^2``, where phi runs the model up to the layer, in evaluation
+    mode. The known inputs f are the attack's extra input ``inputs``; images whose extra input
+    ``guided`` is 0 do not count.
+
+    Args:
+        weight: Weight of the term.
+        layer: Name of a linear layer.
+        model: The model, whose parameters take no gradient.
+    """
+
+    weight: float
+    layer: str
+    model: nn.Module
+
+    def __call__(self, guess: Guess) -> Tensor:
+        victims, batch = guess.images.shape[:2]
+        inputs, _ = capture_input(self.model, self.layer, guess.images.flatten(0, 1))
+        wanted = guess.known["inputs"].flatten(0, 1)
+        distance = (inputs - wanted).square().sum(1) / wanted.square().sum(1).clamp(min=1e-20)
+        guided = distance.view(victims, batch) * guess.known["guided"]
+        return self.weight * guided.mean(1)
 
 
 @dataclass(frozen=True)

@@ -128,6 +128,37 @@ class DropoutMasks(Unknown):
         return split_sites(value, self.sites)
 
 
+@dataclass(frozen=True)
+class Surrogate(Unknown):
+    """Where on the line from the first to the last weights gradients match, ``[N, 1 + B]``.
+
+    The first value's sigmoid is the place a in (0, 1); the softmax of the others, times B, says how
+    much each image counts.
+
+    Args:
+        place: The first guess of a.
+        weighted: Whether images count differently.
+    """
+
+    place: float
+    weighted: bool
+
+    name: ClassVar[str] = "surrogate"
+
+    def start(self, problem: MatchingProblem, generator: torch.Generator) -> Tensor:
+        images = problem.knowledge.batch_size
+        first = torch.logit(torch.tensor(self.place, dtype=torch.double)).view(1)
+        return torch.cat([first, torch.zeros(images, dtype=torch.double)]).float()
+
+    def project(self, value: Tensor, problem: MatchingProblem, known: KnownValues) -> Tensor:
+        return value if self.weighted else torch.cat([value[:, :1], value[:, 1:] * 0], 1)
+
+    @staticmethod
+    def split(value: Tensor) -> tuple[Tensor, Tensor]:
+        """The place ``[N]``, and how much each image counts ``[N, B]``, 1 on average."""
+        return value[:, 0].sigmoid(), value[:, 1:].softmax(1) * (value.shape[1] - 1)
+
+
 def split_sites(masks: Tensor, sites: Sequence[Site]) -> tuple[Tensor, ...]:
     """Splits concatenated masks ``[..., elements]`` into one ``[..., *shape]`` per site."""
     parts = torch.split(masks, [site.size for site in sites], dim=-1)

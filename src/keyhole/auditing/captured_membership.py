@@ -1,0 +1,285 @@
+"""Membership inference from the updates of a captured folder: who was in a client's images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from keyhole.attacks.membership.base import compute_logits, confidence, cross_entropy
+from keyhole.attacks.membership.fedmia import gradient_cosines, join_tails, mean_cosine
+from keyhole.auditing.captured import read_image_size, read_truth
+from keyhole.auditing.captured_clients import CapturedClient, Owners, find_clients
+from keyhole.auditing.captured_model import CapturedModel
+from keyhole.auditing.client_normalisation import normalise_as_captured
+from keyhole.auditing.plan import Stage
+from keyhole.data import ImageSet, load
+from keyhole.errors import BadValue, KeyholeError, RunFolderError
+from keyhole.federation import Capture
+from keyhole.metrics import membership as metrics
+from keyhole.seeds import generator
+
+CAPTURED_ATTACKS = ("fedmia", "cosine", "loss")
+"""FedMIA; its cosine without the other clients; the loss of the final model."""
+LEAST_CLIENTS = 3
+"""Clients of a round that FedMIA needs: two others give a mean and a deviation."""
+MOST_IMAGES = 500
+"""Images of a client, and others, that are asked about."""
+
+
+@dataclass(frozen=True)
+class CapturedInference:
+    """How well one attack told a client's images from others.
+
+    Args:
+        attack: The attack's name.
+        auc: Area under the ROC curve, over all clients that were attacked.
+        auc_low: Lower end of the AUC's 95% interval.
+        auc_high: Upper end of that interval.
+        rates: True-positive rates at low false-positive rates.
+        by_client: The AUC of each client.
+    """
+
+    attack: str
+    auc: float
+    auc_low: float
+    auc_high: float
+    rates: tuple[metrics.RateAt, ...]
+    by_client: dict[str, float]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {**self.__dict__, "rates": [rate.to_json() for rate in self.rates]}
+
+
+@dataclass(frozen=True)
+class CapturedMembership:
+    """What a captured folder tells of who was in the clients' images.
+
+    Args:
+        captured: The folder.
+        members: Images of the clients that attackers were asked about.
+        others: Images of nobody that they were asked about.
+        rounds: The rounds that were used.
+        attacks: One for each attack.
+        notes: What a reader should know, one line each.
+    """
+
+    captured: str
+    members: int
+    others: int
+    rounds: tuple[int, ...]
+    attacks: tuple[CapturedInference, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    def to_json(self) -> dict[str, Any]:
+        """What ``keyhole membership --captured DIR --json`` prints."""
+        found = [each.to_json() for each in self.attacks]
+        return {**self.__dict__, "rounds": list(self.rounds), "attacks": found}
+
+    def to_lines(self) -> list[str]:
+        """One line for each attack."""
+        return [
+            f"membership by {each.attack}: AUC {each.auc:.3f} "
+            f"({each.auc_low:.3f} to {each.auc_high:.3f}), "
+            + ", ".join(f"{r.rate:.1%} of members at {r.limit:.1%} FPR" for r in each.rates)
+            for each in self.attacks
+        ]
+
+
+@dataclass(frozen=True)
+class ReadRound:
+    """One round: the model as it was sent, and what each client changed."""
+
+    number: int
+    weights: dict[str, Tensor]
+    clients: tuple[CapturedClient, ...]
+    changes: tuple[dict[str, Tensor], ...]
+
+
+def infer_captured_membership(
+    captured: Path,
+    *,
+    model: str,
+    data: str,
+    attacks: Sequence[str] = CAPTURED_ATTACKS,
+    image_size: str | int | None = None,
+    data_dir: str | None = None,
+    device: torch.device | None = None,
+    seed: int = 0,
+) -> CapturedMembership:
+    """Asks of every captured client which images it trained on, from all rounds together.
+
+    Args:
+        captured: The folder that a curious server wrote; it must say which images clients have.
+        model: The model, by name.
+        data: The data set of the clients' images.
+        attacks: Some of ``fedmia``, ``cosine`` and ``loss``.
+        image_size: Size to scale images to; None: as the folder says.
+        data_dir: The folder of data sets that are not built in.
+        device: Where gradients are computed; None: the CPU.
+        seed: Seed of the choice of images that nobody has.
+    """
+    unknown = [name for name in attacks if name not in CAPTURED_ATTACKS]
+    if unknown:
+        raise BadValue(
+            f"attack: {unknown[0]!r} cannot use captured updates: "
+            f"name {', '.join(CAPTURED_ATTACKS)}"
+        )
+    stage = Stage(model=model, data=data, captured=captured, image_size=image_size, victims=1000)
+    capture = Capture.open(captured)
+    notes = list(capture.problems)
+    size = stage.image_size or read_image_size(capture.about, notes)
+    images = load(data, image_size=size, data_dir=data_dir, by_user=False)
+    images, _, about_data = normalise_as_captured(images, stage, capture.about)
+    notes += about_data
+    owners = read_truth(capture, stage, len(images), notes)
+    place = device or torch.device("cpu")
+    sent = CapturedModel(stage, images, seed, place, capture.about)
+    rounds = read_rounds(capture, stage, sent, owners, notes)
+    names = sorted({c.name for r in rounds for c in r.clients if c.truth}, key=natural)
+    if not names:
+        raise RunFolderError(
+            f"{captured} does not say which images any of its clients has: add truth.json, "
+            'which holds {"clients": {ID: [INDEX, ...]}}'
+        )
+    network = sent.load_round(capture.rounds[0]).eval()
+    asked = Question.draw(images, owners, place, seed)
+    if len(names) < LEAST_CLIENTS and "fedmia" in attacks:
+        notes.append(f"fedmia needs {LEAST_CLIENTS} clients or more, and {len(names)} answered")
+        attacks = [name for name in attacks if name != "fedmia"]
+    return asked.answer(names, rounds, network, attacks, str(captured), notes)
+
+
+def natural(name: str) -> tuple[int, str]:
+    """Sorts numbers by value, before words."""
+    return (int(name), "") if name.isdecimal() and len(name) < 10 else (10**10, name)
+
+
+def read_rounds(
+    capture: Capture, stage: Stage, sent: CapturedModel, owners: Owners, notes: list[str]
+) -> list[ReadRound]:
+    """The rounds that can be used; a note says why one cannot."""
+    found = []
+    for each in capture.rounds:
+        try:
+            model = sent.load_round(each)
+        except KeyholeError as error:
+            notes.append(f"round {each.number}: {error}")
+            continue
+        clients = tuple(find_clients(each, stage, model, owners, notes))
+        single = tuple(client for client in clients if client.training.clients == 1)
+        if len(single) < len(clients):
+            notes.append(f"round {each.number}: secure sums do not say whose an update is")
+        if single:
+            weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+            changes = tuple(dict(client.read().change) for client in single)
+            found.append(ReadRound(each.number, weights, single, changes))
+    if not found:
+        raise RunFolderError(f"nothing in {capture.root} can be used: {(notes or ['empty'])[0]}")
+    return found
+
+
+@dataclass(frozen=True)
+class Question:
+    """The images that attackers are asked about: each client's own, and some that nobody has."""
+
+    data: ImageSet
+    owners: Owners
+    others: tuple[int, ...]
+    device: torch.device
+    own: dict[str, tuple[int, ...]]
+
+    @classmethod
+    def draw(cls, data: ImageSet, owners: Owners, device: torch.device, seed: int) -> Question:
+        """Draws at most as many others as 500; of each client's images, at most 500."""
+        taken = {i for indices in owners.values() for i in indices}
+        order = torch.randperm(len(data), generator=generator(seed, "others")).tolist()
+        free = [i for i in order if i not in taken][:MOST_IMAGES]
+        if len(free) < 10:
+            raise RunFolderError(
+                "clients have all images of the data set, or nearly: there is nobody to tell them "
+                "from; train with a --data of which some images are left over"
+            )
+        own = {name: tuple(indices[:MOST_IMAGES]) for name, indices in owners.items()}
+        return cls(data, owners, tuple(free), device, own)
+
+    def read(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Model inputs and labels."""
+        inputs = self.data.normalise(self.data.images(list(indices))).to(self.device)
+        return inputs, self.data.labels[list(indices)].to(self.device)
+
+    def answer(
+        self,
+        names: Sequence[str],
+        rounds: Sequence[ReadRound],
+        network: nn.Module,
+        attacks: Sequence[str],
+        captured: str,
+        notes: list[str],
+    ) -> CapturedMembership:
+        """Every attack on every client; scores of one attack are pooled over clients."""
+        indices = [*self.others, *(i for name in names for i in self.own.get(name, ()))]
+        inputs, labels = self.read(indices)
+        cosines = []
+        for each in rounds:
+            network.load_state_dict(each.weights)
+            cosines.append(gradient_cosines(network, inputs, labels, each.changes).cpu())
+        network.load_state_dict(advance(rounds[-1]))
+        phi = confidence(compute_logits(network, inputs), labels)
+        loss = -cross_entropy(phi).double().cpu()
+        scores: dict[str, dict[str, tuple[Tensor, Tensor]]] = {name: {} for name in attacks}
+        start = len(self.others)
+        for name in names:
+            mine = slice(start, start + len(self.own.get(name, ())))
+            start = mine.stop
+            places = [[c.name for c in r.clients] for r in rounds]
+            seen = [n for n, there in enumerate(places) if name in there]
+            heard = [cosines[n] for n in seen if len(places[n]) >= LEAST_CLIENTS]
+            which = [places[n].index(name) for n in seen if len(places[n]) >= LEAST_CLIENTS]
+            every = [places[n].index(name) for n in seen]
+            values = {"loss": loss, "cosine": mean_cosine([cosines[n] for n in seen], every)}
+            if heard:
+                values["fedmia"] = join_tails(heard, which)
+            for attack in attacks:
+                if attack in values:
+                    pair = values[attack][mine], values[attack][: len(self.others)]
+                    scores[attack][name] = pair
+        inferences = tuple(measure(attack, found) for attack, found in scores.items() if found)
+        members = sum(len(self.own.get(name, ())) for name in names)
+        numbers = tuple(each.number for each in rounds)
+        return CapturedMembership(
+            captured, members, len(self.others), numbers, inferences, tuple(notes)
+        )
+
+
+def advance(last: ReadRound) -> dict[str, Tensor]:
+    """The last global model after its clients' updates: their mean, weighted by images."""
+    total = sum(client.training.examples for client in last.clients)
+    weights = dict(last.weights)
+    for client, change in zip(last.clients, last.changes, strict=True):
+        for name, delta in change.items():
+            weights[name] = weights[name] + delta * (client.training.examples / total)
+    return weights
+
+
+def measure(attack: str, scores: dict[str, tuple[Tensor, Tensor]]) -> CapturedInference:
+    """AUC and rates over all clients: each client's images against the same others."""
+    inside = torch.cat([members for members, _ in scores.values()]).numpy()
+    outside = torch.cat([others for _, others in scores.values()]).numpy()
+    curve = metrics.roc(inside, outside)
+    low, high = metrics.auc_interval(inside, outside)
+    return CapturedInference(
+        attack=attack,
+        auc=metrics.auc(inside, outside),
+        auc_low=low,
+        auc_high=high,
+        rates=tuple(metrics.rate_at(curve, limit) for limit in metrics.LIMITS),
+        by_client={
+            name: metrics.auc(own.numpy(), others.numpy()) for name, (own, others) in scores.items()
+        },
+    )
