@@ -109,20 +109,28 @@ def check_any_applies(settings: Sequence[AttackSetting]) -> None:
 
 
 def build_settings(resolved: ResolvedStage) -> list[AttackSetting]:
-    """The settings of one stage: attacks that alter the model get a server of their own."""
+    """The settings of one stage: attacks that alter the model get a server of their own.
+
+    Defenses that leave the model as it is share a server, so that it is probed only once.
+    """
     settings = []
+    server: Server | None = None
     for defense in resolved.defenses:
         defense.validate(resolved.model)
-        settings += _build_defended_settings(resolved, defense, resolved.prepare_model(defense))
+        model = resolved.prepare_model(defense)
+        own = server if model is resolved.model else None
+        settings += _build_defended_settings(resolved, defense, model, own)
+        if model is resolved.model and server is None:
+            server = next((s.server for s in settings if s.model is model and s.server), None)
     return settings
 
 
 def _build_defended_settings(
-    resolved: ResolvedStage, defense: Defense, model: nn.Module
+    resolved: ResolvedStage, defense: Defense, model: nn.Module, server: Server | None
 ) -> list[AttackSetting]:
-    """The settings of one defense, whose global model is ``model``."""
+    """The settings of one defense, whose global model is ``model``; ``server`` may send it."""
     honest = [attack for attack in resolved.attacks if attack.altered_model is None]
-    settings = [build_setting(resolved, defense, honest, model)] if honest else []
+    settings = [build_setting(resolved, defense, honest, model, server)] if honest else []
     skipped: list[Skipped] = []
     for attack in resolved.attacks:
         if attack.altered_model is None:
@@ -138,10 +146,22 @@ def _build_defended_settings(
 
 
 def build_setting(
-    resolved: ResolvedStage, defense: Defense, attacks: Sequence[Attack], model: nn.Module
+    resolved: ResolvedStage,
+    defense: Defense,
+    attacks: Sequence[Attack],
+    model: nn.Module,
+    server: Server | None = None,
 ) -> AttackSetting:
-    """The setting of these attacks; for `auto`, more of them if they do not read images."""
-    server = Server(model)
+    """The setting of these attacks; for `auto`, more of them if they do not read images.
+
+    Args:
+        resolved: The stage.
+        defense: The clients' defense.
+        attacks: The attacks that the stage names.
+        model: The global model.
+        server: A server that sends this model; None: a new one.
+    """
+    server = Server(model) if server is None else server
     attacks = [attack for attack in attacks if is_relevant(attack, resolved, defense)]
     runs, skipped = _build_runs(resolved, defense, attacks, server)
     if not resolved.attacks_named:

@@ -22,11 +22,14 @@ from keyhole.attacks.matching.gradients.layer_call import (
     LayerCall,
     LayerKind,
 )
+from keyhole.attacks.matching.gradients.softmax import is_large, softmax_rows
 from keyhole.attacks.matching.gradients.unfolding import ConvGeometry, convolve_columns, unfold
 from keyhole.models.dropout_sites import FixedMasks
 
 BRANCHES = (Tensor.__bool__, Tensor.item, Tensor.tolist, Tensor.__int__, Tensor.__float__)
 """What a model calls on a tensor when its control flow depends on values."""
+
+SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
 
 MAX_COLUMN_POSITIONS = 256
 """Positions up to which a GPU convolves in float32 by a product with the columns, which are needed
@@ -78,6 +81,9 @@ class LayerRecorder(FixedMasks):
             return self._group_norm(*args, **kwargs)
         if func is F.batch_norm:
             return self._batch_norm(*args, **kwargs)
+        if func in SOFTMAXES and self.names and kwargs.keys() <= {"dim"} and len(args) + len(kwargs) == 2:
+            x, dim = args[0], kwargs.get("dim", args[-1])
+            return softmax_rows(x) if is_large(x, dim) else func(*args, **kwargs)
         return super().__torch_function__(func, types, args, kwargs)
 
     def _record(

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from keyhole.attacks.matching.gradients import softmax
+from keyhole.attacks.matching.gradients.softmax import is_large, softmax_rows
+
+
+def second_derivative(function: Callable[[Tensor], Tensor], layout: str) -> Tensor:
+    draw = torch.Generator().manual_seed(0)
+    x, weight, other = (torch.randn(6, 5, 9, dtype=torch.double, generator=draw) for _ in range(3))
+    x = (x.mT.contiguous().mT if layout == "strided" else x).requires_grad_()
+    (first,) = torch.autograd.grad((function(x).square() * weight).sum(), x, create_graph=True)
+    loss = (first * other).sum() + first.square().sum()
+    derivative: Tensor = torch.autograd.grad(loss, x)[0]
+    return derivative
+
+
+@pytest.mark.parametrize("layout", ["plain", "strided"])
+@pytest.mark.parametrize("block", [1, 20, 1 << 16])
+def test_second_derivatives_are_torchs_own(
+    layout: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(softmax, "BLOCK", block)
+    ours = second_derivative(softmax_rows, layout)
+    assert torch.allclose(ours, second_derivative(lambda x: x.softmax(-1), layout), rtol=1e-12)
+
+
+def test_only_large_rows_are_taken() -> None:
+    assert is_large(torch.empty(1 << 12, 64), -1)
+    assert is_large(torch.empty(1 << 12, 64), 1)
+    assert not is_large(torch.empty(1 << 12, 64), 0)
+    assert not is_large(torch.empty(64, 64), -1)
+    assert not is_large(torch.empty(1 << 12, 64, device="meta"), -1)
