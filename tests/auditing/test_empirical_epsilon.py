@@ -32,14 +32,13 @@ def test_a_canary_has_a_gradient_in_its_own_weight_alone() -> None:
     torch.manual_seed(0)
     inner = nn.Linear(3, 4)
     planted = CanaryModel(inner, torch.tensor([2, 13]), norm=7.0, classes=4)
-    codes = torch.tensor([1.0, 0.0, 2.0]).view(-1, 1, 1, 1)
-    for code, place in zip(codes, (2, None, 13), strict=True):
+    codes = torch.tensor([1.0, -1.0, 2.0]).view(-1, 1, 1, 1)
+    for code, place, size in zip(codes, (2, 2, 13), (7.0, 7e-6, 7.0), strict=True):
         loss = F.cross_entropy(planted(code[None]), torch.tensor([0]))
         flat = torch.cat([g.flatten() for g in torch.autograd.grad(loss, [*inner.parameters()])])
         expected = torch.zeros(16)
-        if place is not None:
-            expected[place] = -7.0
-        assert torch.allclose(flat, expected)
+        expected[place] = -size
+        assert torch.allclose(flat, expected, rtol=1e-5, atol=0)
 
 
 def test_every_tensor_has_its_share_of_canaries() -> None:
