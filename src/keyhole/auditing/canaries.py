@@ -1,8 +1,9 @@
 """Canaries: records whose gradient is one single value, which the server looks for in updates.
 
 A canary that is in has a gradient of ``norm`` in one weight of the model and of zero elsewhere; one
-that is out has a millionth of it, since some defenses divide by an update's norm. No image has such a gradient: a model around the client's
-own computes it, and a defense meets it at the doors where it meets images' gradients.
+that is out has a millionth of it, since some defenses divide by an update's norm. No image has
+such a gradient: a model around the client's own computes it, and a defense meets it at the doors
+where it meets images' gradients.
 """
 
 from __future__ import annotations

@@ -87,6 +87,7 @@ def describe_runs(study: Study, results: Results) -> Iterator[str]:
         elif isinstance(experiment, FieldAccuracy):
             trainings[describe_training(result)] += 1
     yield f"CIFAR-10, random weights, seed {study.seed}."
+    yield ""
     for words, count in (*audits.items(), *trainings.items()):
         yield f"- {count} {'cell' if count == 1 else 'cells'}: {words}."
 
