@@ -1,8 +1,9 @@
 """Canaries: records whose gradient is one single value, which the server looks for in updates.
 
 A canary that is in has a gradient of ``norm`` in one weight of the model and of zero elsewhere; one
-that is out has a gradient of zero. No image has such a gradient: a model around the client's
-own computes it, and a defense meets it at the doors where it meets images' gradients.
+that is out has a millionth of it, since some defenses divide by an update's norm. No image has
+such a gradient: a model around the client's own computes it, and a defense meets it at the doors
+where it meets images' gradients.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ from keyhole.update import Update
 MOST_VALUES = 1 << 26
 """Values of all canaries' gradients that a client holds at once."""
 ROOM = (1, 1, 1)
-"""The shape of a canary: the number of its weight, from 1; 0: it is out."""
+"""The shape of a canary: the number of its weight, from 1; negative where it is out."""
+OUT = 1e-6
+"""The gradient of a canary that is out, in units of one that is in."""
 
 
 class CanaryModel(nn.Module):
@@ -36,7 +39,7 @@ class CanaryModel(nn.Module):
 
     A canary's first logit is ``scale * (w - constant)`` with the canary's weight w, all others are
     0. The logit is 0 whatever w is, so that cross-entropy for the first class has the gradient
-    ``-scale * (1 - 1/classes)`` in w, in every step.
+    ``-scale * (1 - 1/classes)`` in w, in every step. For a canary that is out, scale is OUT of it.
 
     Args:
         model: The client's model.
@@ -66,8 +69,9 @@ class CanaryModel(nn.Module):
         number = inputs.flatten(1)[:, 0].round().long()
         named = dict(self.model.named_parameters())
         weights = torch.cat([named[name].flatten() for name in self.trained])
-        own = weights[self.places[(number - 1).clamp(min=0)]]
-        logit = self.scale * (own - own.detach()) * (number > 0)
+        own = weights[self.places[number.abs() - 1]]
+        size = torch.where(number > 0, self.scale, OUT * self.scale)
+        logit = (own - own.detach()) * size
         return F.pad(logit[:, None], (0, self.classes - 1))
 
 
@@ -112,7 +116,7 @@ def plant_canaries(
     budget: Budget | None = None
     progress.begin(plan.canaries)
     for client, numbers in enumerate(torch.split(torch.arange(plan.canaries), own)):
-        codes = (numbers + 1) * coins[numbers]
+        codes = torch.where(coins[numbers], numbers + 1, -numbers - 1)
         update, claimed = train_on_canaries(defense, planted, codes, data, plan, client)
         budget = budget or claimed
         flat = torch.cat([update.change[f"model.{n}"].flatten() for n in planted.trained])

@@ -42,7 +42,8 @@ class FieldAudit(AuditExperiment):
                 victims_at_once=context.victims_at_once,
             )
         except DoesNotFit as error:
-            return {"piece": self.name, UNFIT: str(error)}
+            nothing = {"rows": {}, "images": 0, "device": ""}
+            return {"piece": self.name, UNFIT: str(error), **nothing}
         acted = result.verdicts[0].acted
         return {
             **condense(self, result),

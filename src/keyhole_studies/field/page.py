@@ -1,4 +1,4 @@
-"""Writes the study's page from its results: ``python -m keyhole_studies.field.page docs/field.md``."""
+"""Writes the study's page: ``python -m keyhole_studies.field.page docs/field.md``."""
 
 from __future__ import annotations
 
@@ -20,14 +20,16 @@ from keyhole_studies.result_files import Results, read_results
 HEAD = """\
 # The field: defenses at three strengths
 
-*This page is written from `results/field/*.json` by `python -m keyhole_studies.field.page docs/field.md`.*
+*This page is written from `results/field/*.json` by `python -m keyhole_studies.field.page
+docs/field.md`.*
 
-Every defense meets an honest server and one that changes the model, each with attackers who do not know
-the defense (naive), who attack as it was published (paper), and who know it (adaptive); and a network is
-trained under it. A cell holds the PSNR in dB and the share of images read by the best attack of that kind.
-A dash: no such attacker was tried there, because the defense's paper names no attack, because no attack
-can use what the defense declares, or because the cell has not been run. The page [adaptive.md](adaptive.md) says
-what an attacker may know, [acted.md](acted.md) how the audit checks that a defense acted.
+Every defense meets an honest server and one that changes the model, each with attackers who do
+not know the defense (naive), who attack as it was published (paper), and who know it (adaptive);
+and a network is trained under it. A cell holds the PSNR in dB and the share of images read by the
+best attack of that kind. A dash: no such attacker was tried there, because the defense's paper
+names no attack, because no attack can use what the defense declares, or because the cell has not
+been run. The page [adaptive.md](adaptive.md) says what an attacker may know, [acted.md](acted.md)
+how the audit checks that a defense acted.
 
 ```
 keyhole study field --list                                  # the cells, and which are done
@@ -39,11 +41,12 @@ keyhole study field --show --figures docs/img               # the table and the 
 LIMITS = """\
 ## How to read it
 
-Clients share their weights after one step of SGD at the rate that the training uses, because noise and clipping
-have the units of the update. An audited client has one image (honest server) or eight (malicious server) and
-random weights, which is where most can be read; a training has 32 images in a batch, momentum and many steps.
-The strengths of two defenses are not matched: compare points of the figure, not rows of the table. Thirty
-rounds are the beginning of a training: they show which noise prevents learning, not what is reached at its end.
+Clients share their weights after one step of SGD at the rate that the training uses, because
+noise and clipping have the units of the update. An audited client has one image (honest server)
+or eight (malicious server) and random weights, which is where most can be read; a training has 32
+images in a batch, momentum and many steps. The strengths of two defenses are not matched: compare
+points of the figure, not rows of the table. Thirty rounds are the beginning of a training: they
+show which noise prevents learning, not what is reached at its end.
 """
 
 
@@ -84,6 +87,7 @@ def describe_runs(study: Study, results: Results) -> Iterator[str]:
         elif isinstance(experiment, FieldAccuracy):
             trainings[describe_training(result)] += 1
     yield f"CIFAR-10, random weights, seed {study.seed}."
+    yield ""
     for words, count in (*audits.items(), *trainings.items()):
         yield f"- {count} {'cell' if count == 1 else 'cells'}: {words}."
 
@@ -105,9 +109,10 @@ def describe_training(result: Mapping[str, Any]) -> str:
     """What one training was."""
     how = result["recipe"]
     return (
-        f"training of {how['rounds']} rounds, {how['sampled']} of {how['clients']} clients in each, "
-        f"{how['epochs']} epochs in batches of {how['batch_size']}, SGD with rate {how['lr']:g} and "
-        f"momentum {how['momentum']:g}, accuracy on {how['tested']} test images; {result['device']}"
+        f"training of {how['rounds']} rounds, {how['sampled']} of {how['clients']} clients in "
+        f"each, {how['epochs']} epochs in batches of {how['batch_size']}, SGD with rate "
+        f"{how['lr']:g} and momentum {how['momentum']:g}, accuracy on {how['tested']} test "
+        f"images; {result['device']}"
     )
 
 
@@ -118,7 +123,8 @@ def describe_unfit(points: list[Point]) -> Iterator[str]:
         if point.unfit:
             why.setdefault((point.family, point.network), point.unfit)
     for (family, network), reason in why.items():
-        yield f"- `{family}` does not fit `{network}`: {reason.partition('the model: ')[2] or reason}"
+        words = reason.partition("the model: ")[2] or reason
+        yield f"- `{family}` does not fit `{network}`: {words}"
     if why:
         yield ""
 

@@ -16,7 +16,7 @@ from keyhole_studies.field.grid import read_field
 from keyhole_studies.field.page import write_page
 from keyhole_studies.field.points import Reading, collect_points, read_rows
 from keyhole_studies.result_files import read_results
-from keyhole_studies.show import format_study
+from keyhole_studies.show import format_study, make_result_rows
 from scripts import ROOT
 
 SHARED = Path(os.environ.get("KEYHOLE_DATA") or ROOT.parent / "shared" / "data")
@@ -98,6 +98,8 @@ def test_cells_run_and_make_a_table_a_figure_and_a_page(tmp_path: Path) -> None:
     assert "does not say which images it takes" in unfit.unfit
     shown = "\n".join(format_study(study, tmp_path / "results"))
     assert "pruning(ratio=0.99)" in shown
+    rows = make_result_rows(study, tmp_path / "results")
+    assert {row["piece"] for row in rows} == set(CELLS) - {"mjp-weak-quickstart-honest"}
     assert study.draw_figures is not None
     (figure,) = study.draw_figures(study, tmp_path / "results", tmp_path)
     assert figure.stat().st_size > 1000
