@@ -90,7 +90,10 @@ class Engine:
         else:
             targets = values[parts.labels.name].softmax(-1)
         masks = self.masks(values, state)
-        match = matcher(images, targets, masks)
+        samples = images
+        if parts.batch is not None:
+            samples, targets = parts.batch.form(images, targets, values, self.problem)
+        match = matcher(samples, targets, masks)
         loss = parts.objective(match)
         if parts.priors:
             progress = state["iterations"] / self.iterations

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from keyhole.attacks.matching.parts.batches import Batch, make_batch
 from keyhole.attacks.matching.parts.objectives import Objective
 from keyhole.attacks.matching.parts.optimisers import Optimiser, Schedule
-from keyhole.attacks.matching.parts.priors import DropRate, Prior
+from keyhole.attacks.matching.parts.priors import DropRate, PatchSeams, Prior, TotalVariation
 from keyhole.attacks.matching.parts.unknowns import DropoutMasks, ImageUnknown, SoftLabels, Unknown
 from keyhole.attacks.matching.problem import MatchingProblem
+
+OF_IMAGES = (TotalVariation, PatchSeams)
+"""The priors that say that images are smooth."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class MatchingParts:
         priors: Terms added to the objective.
         labels: The unknown labels; None: the labels are known.
         masks: The unknown dropout masks; None: the masks are known, or there is no dropout.
+        batch: How a step's batch is made of the images; None: it consists of them.
         stop_below: A victim whose loss falls below this is done; None: no limit.
     """
 
@@ -33,12 +38,14 @@ class MatchingParts:
     priors: tuple[Prior, ...] = ()
     labels: SoftLabels | None = None
     masks: DropoutMasks | None = None
+    batch: Batch | None = None
     stop_below: float | None = None
 
     @property
     def unknowns(self) -> tuple[Unknown, ...]:
         """Everything that is searched for."""
-        candidates = (self.images, self.labels, self.masks)
+        mixture = None if self.batch is None else self.batch.unknown
+        candidates = (self.images, self.labels, self.masks, mixture)
         return tuple(unknown for unknown in candidates if unknown is not None)
 
     @property
@@ -61,3 +68,14 @@ class MatchingParts:
             return self
         prior = DropRate(weight, problem.sites)
         return replace(self, masks=DropoutMasks(problem.sites), priors=(*self.priors, prior))
+
+    def with_batch_change(self, problem: MatchingProblem) -> MatchingParts:
+        """The parts that form the batch as a known defense does; the same parts without one.
+
+        Where pixels are flipped, images are not smooth, and the priors on images are left out.
+        """
+        batch = make_batch(problem)
+        if batch is None:
+            return self
+        priors = tuple(p for p in self.priors if not (batch.flips and isinstance(p, OF_IMAGES)))
+        return replace(self, batch=batch, priors=priors)
