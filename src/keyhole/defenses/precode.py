@@ -30,7 +30,8 @@ class Precode(Defense):
 
     Features are encoded as mean and log variance, of which a sample is decoded. The loss is the
     cross-entropy plus ``beta`` times the distribution's divergence from N(0, 1). The server's
-    model has the bottleneck, too, and decodes the mean.
+    model has the bottleneck, too, and decodes the mean; so do clients that train in eval mode,
+    where dropout is off as well.
 
     Args:
         width: The dimensions of the bottleneck; 0: there is none.
