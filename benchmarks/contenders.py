@@ -28,6 +28,7 @@ from torch.nn import functional as F
 from keyhole.attacks import ATTACKS, Matching
 from keyhole.attacks.checkpointer import NullCheckpointer
 from keyhole.attacks.matching.allocator import keep_memory
+from keyhole.attacks.matching.compiled_step import Compilation
 from keyhole.attacks.matching.precision import Precision, use_precision
 from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.victim_group import VictimGroup
@@ -74,6 +75,8 @@ class Case:
     precision: Precision
     victims: int | None
     """At once, in the engine; None: as many as it chooses itself."""
+    compiled: Compilation = "never"
+    """Whether the engine compiles its step."""
 
     def on_device(self) -> Case:
         """The same on a device that exists."""
@@ -129,23 +132,39 @@ class KeyholeEngine:
     """Many victims at once, stepped as :class:`keyhole.attacks.matching.runner.Runner` does."""
 
     def __init__(self, case: Case) -> None:
-        attack = ATTACKS.parse(f"{case.attack}(precision={case.precision!r})")
+        attack = ATTACKS.parse(
+            f"{case.attack}(precision={case.precision!r}, compiled={case.compiled!r})"
+        )
         assert isinstance(attack, Matching)
         victims = case.victims
         if victims is None:
             victims = make_runner(attack, observe(case, 2))._choose_chunk_size(range(CLIENTS))
         observations = observe(case, victims)
         began = time.perf_counter()
+        watch_memory(case.device)
         runner = make_runner(attack, observations)
         everyone = range(victims)
         matcher = runner.make_matcher(everyone)
-        self.advance = runner._make_stepper(runner._start(everyone, attempt=0), matcher)
+        state = runner._start(everyone, attempt=0)
+        self.advance = runner._make_stepper(state, matcher, attack.iterations)
         self.facts: dict[str, Any] = {
             "victims": victims,
             "backend": matcher.backend,
             "notes": runner.notes,
             "setup_seconds": time.perf_counter() - began,
+            "megabytes_per_victim": most_memory(case.device, victims),
         }
+
+
+def watch_memory(device: str) -> None:
+    """From here on the most memory that a GPU holds is remembered."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+
+
+def most_memory(device: str, victims: int) -> float | None:
+    """The most memory held since then, in megabytes for each victim; None on a CPU."""
+    return torch.cuda.max_memory_allocated() / victims / 1e6 if device == "cuda" else None
 
 
 def make_runner(attack: Matching, observations: Sequence[Observation]) -> Runner:

@@ -189,6 +189,7 @@ def collect_results(
         "device_name": some["device_name"],
         "attack": arguments.attack,
         "precision": arguments.precision,
+        "compiled": arguments.compiled,
         "victims": {m: f["victims"] for m, f in facts.items()},
         "ratio_to_plain_loop": {m: round_median(t.ratios(t.plain)) for m, t in each},
         "ratio_to_breaching": {m: round_median(t.ratios(t.breaching)) for m, t in each},
@@ -202,6 +203,7 @@ def collect_results(
         "engine_setup_seconds": {
             m: round_figure(t.engine.rival.facts["setup_seconds"]) for m, t in each
         },
+        "megabytes_per_victim": {m: f["megabytes_per_victim"] for m, f in facts.items()},
         "backend": {m: f["backend"] for m, f in facts.items()},
         "notes": {m: f["notes"] for m, f in facts.items()},
         "repeats": arguments.repeats,
@@ -281,6 +283,12 @@ def parse_arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--attack", choices=("ig", "dia"), default="ig", help="dia: under dropout of 0.25"
     )
+    parser.add_argument(
+        "--compiled",
+        choices=("always", "never"),
+        default="never",
+        help="whether the engine compiles its step; compiling takes a minute or two, not timed",
+    )
     parser.add_argument("--no-breaching", action="store_true", help="leave breaching out")
     return parser.parse_args(argv)
 
@@ -297,6 +305,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             "device": arguments.device,
             "precision": arguments.precision,
             "victims": arguments.victims,
+            "compiled": arguments.compiled,
         }
         timings[model] = measure(
             case,

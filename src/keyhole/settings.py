@@ -15,6 +15,7 @@ from keyhole.mean_and_std import parse_deviations, parse_means
 from keyhole.spelling import shorten, split_names, unknown_name
 
 __all__ = [
+    "AskedPrecision",
     "ClientMode",
     "Count",
     "Deviations",
@@ -24,6 +25,7 @@ __all__ = [
     "NamesOrNone",
     "Optimiser",
     "Positive",
+    "Precision",
     "Seed",
     "Settings",
     "make_settings",
@@ -41,6 +43,8 @@ Momentum = Annotated[float, Field(ge=0, lt=1)]
 Means = Annotated[tuple[float, ...], BeforeValidator(parse_means)]
 Deviations = Annotated[tuple[float, ...], BeforeValidator(parse_deviations)]
 Optimiser = Literal["sgd", "adam"]
+Precision = Literal["float32", "tf32", "bf16"]
+AskedPrecision = Literal["auto", "float32", "tf32", "bf16"]
 ClientMode = Literal["train", "eval", "frozen-norm"]
 """``frozen-norm``: training mode with dropout, but BatchNorm uses its running statistics, as is
 common with small batches."""

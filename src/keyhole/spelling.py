@@ -20,6 +20,7 @@ __all__ = [
     "shorten",
     "spell",
     "split_names",
+    "split_outside_brackets",
     "unknown_name",
 ]
 
@@ -57,18 +58,31 @@ def split_names(text: str, *, option: str = "") -> list[str]:
     >>> split_names("none, gaussian(sigma=0.1, clip=1),dropout")
     ['none', 'gaussian(sigma=0.1, clip=1)', 'dropout']
     """
-    parts, depth, start = [], 0, 0
-    for i, char in enumerate(text):
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and depth == 0:
-            parts.append(text[start:i])
-            start = i + 1
-    parts.append(text[start:])
+    parts = split_outside_brackets(text, ",")
     names = [part.strip() for part in parts if part.strip()]
     if not names:
         where = f"{option}: " if option else ""
         raise BadValue(f"{where}{text!r} names nothing: write names, separated by commas")
     return names
+
+
+def split_outside_brackets(text: str, mark: str) -> list[str]:
+    """Splits a text at a mark, except inside brackets.
+
+    Args:
+        text: What was written.
+        mark: One letter.
+
+    >>> split_outside_brackets("a(1+2)+b", "+")
+    ['a(1+2)', 'b']
+    """
+    parts, depth, start = [], 0, 0
+    for i, char in enumerate(text):
+        depth += (char in "([{") - (char in ")]}")
+        if char == mark and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [*parts, text[start:]]
 
 
 def parse_call(text: str) -> tuple[str, dict[str, Any]]:

@@ -100,6 +100,8 @@ class Update:
         floats = [v for v in self.change.values() if v.is_floating_point()]
         if not floats:
             return 0.0
+        if floats[0].is_cuda:
+            return float(norms_at_once(floats).norm())
         return float(torch.stack([v.double().norm() for v in floats]).norm())
 
     def check(self) -> Update:
@@ -188,6 +190,8 @@ class Update:
 
 def check_finite(tensors: Mapping[str, Tensor], whose: str, remedy: str) -> None:
     """Raises :class:`BadUpdate` where a value is NaN or infinite: "WHOSE 3 NaN ...: REMEDY"."""
+    if are_finite_on_gpu(tensors):
+        return
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and tensor.dtype not in FLOATS:
             raise BadUpdate(f"{whose} {kind_of(tensor)} in {shorten(name)}: use float32 or float16")
@@ -198,6 +202,19 @@ def check_finite(tensors: Mapping[str, Tensor], whose: str, remedy: str) -> None
         count = int((~torch.isfinite(tensor)).sum())
         if count:
             raise BadUpdate(f"{whose} {count} NaN or infinite values in {shorten(name)}: {remedy}")
+
+
+def are_finite_on_gpu(tensors: Mapping[str, Tensor]) -> bool:
+    """Returns whether all tensors lie on a GPU and are surely finite; the GPU is asked once."""
+    inexact = [t for t in tensors.values() if t.is_floating_point() or t.is_complex()]
+    if not inexact or not all(t.is_cuda and t.dtype in FLOATS for t in inexact):
+        return False
+    return bool(norms_at_once(inexact).isfinite().all())
+
+
+def norms_at_once(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns the Euclidean norm of each tensor, in float64; a few launches for all of them."""
+    return torch.stack(torch._foreach_norm(list(tensors), dtype=torch.double))
 
 
 def check_weights(weights: Mapping[str, Tensor]) -> None:

@@ -16,6 +16,7 @@ STUDIES = {
     "csvar": "keyhole_studies.csvar",
     "tip": "keyhole_studies.tip",
     "tip-theorem": "keyhole_studies.tip_theorem",
+    "field": "keyhole_studies.field",
 }
 """The package of each study, by the study's name. A package is imported when it is asked for."""
 

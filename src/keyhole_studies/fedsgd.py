@@ -8,6 +8,7 @@ the step (Reddi et al. 2021). Deep networks train so at a tenth of the cost of m
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from keyhole.defenses import Defense
+from keyhole.defenses.base import uses_door
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining, RoundClient, augment_images
 from keyhole.federation.backends import GraphedModel
@@ -106,7 +108,8 @@ class FedSgd:
         self.device = clients[0].images.device
         self.labels = torch.stack([client.labels for client in clients], 1)
         self.sides = [client.side(model) for client in clients]
-        self.graphed = GraphedModel.from_model(model, training, half, torch.contiguous_format)
+        precise = replace(training, precision="bf16") if half else training
+        self.graphed = GraphedModel(model, precise)
         self.graphed.reset(model, training)
         self.drawing = torch.Generator(self.device).manual_seed(derive(seed, "augmentation"))
         self.number = 0
@@ -138,7 +141,7 @@ class FedSgd:
                     self.take_step(x, self.labels[batch, clients].flatten())
                 yield self.number
         finally:
-            self.model.load_state_dict(self.graphed.local.state_dict())
+            self.model.load_state_dict(self.graphed.tensors())
 
     def make_inputs(self, epoch: int) -> Tensor:
         """What the clients train on in an epoch: ``[images, clients, C, H, W]``."""
@@ -173,7 +176,7 @@ def check_clients(
     if len({len(client.images) for client in clients}) != 1:
         raise DoesNotFit("FedSGD as one network needs clients with equally many images")
     for door, place in (("on_model", "models"), ("on_step", "steps"), ("on_update", "updates")):
-        if getattr(type(defense), door) is not getattr(Defense, door):
+        if uses_door(defense, door):
             raise DoesNotFit(
                 f"{defense.name} acts on clients' {place}, of which FedSGD as one network has none"
             )

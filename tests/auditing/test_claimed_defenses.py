@@ -15,7 +15,7 @@ from keyhole.auditing.captured_model import CapturedModel
 from keyhole.auditing.captured_training import infer_training
 from keyhole.auditing.claimed_defenses import MAX_CLAIM, add_claim, parse_claim
 from keyhole.data import load
-from keyhole.defenses import DefenseSpec, Mjp, NoDefense
+from keyhole.defenses import Composition, DefenseSpec, Gaussian, Mjp, NoDefense, Pruning
 from keyhole.errors import BadUpdate
 from keyhole.federation import Capture
 from keyhole.federation.capture import CaptureWriter, Reply
@@ -72,7 +72,7 @@ def test_the_user_s_word_counts_more(seen: Path) -> None:
 
 
 UNREADABLE = [
-    "pruning(ratio=0.9) + gaussian(sigma=0.001)",
+    "pruning(ratio=0.9) + my_parts:Gaussian",
     "rot13",
     "gaussian(sigma=nan)",
     "gaussian(sigma=-1)",
@@ -123,6 +123,12 @@ def test_a_claim_that_the_model_cannot_fulfil_stops_nobody(seen: Path) -> None:
     assert told(result)["none"] == {"naive"}
     assert "gaussian(sigma=0.001)" in told(result)
     assert "which does not fit the model: attackers do without it" in notes_of(result)
+
+
+def test_the_defenses_of_several_mods_are_one_composition() -> None:
+    claimed = parse_claim("pruning(ratio=0.9) + gaussian(sigma=0.001)")
+    assert claimed == Composition((Pruning(ratio=0.9), Gaussian(sigma=0.001)))
+    assert parse_claim("pruning + pruning") is None
 
 
 def test_only_keyhole_s_own_defenses_are_read_from_claims() -> None:

@@ -22,6 +22,7 @@ SMALLEST = {
     "incoming.py": "--fresh 1 --trained 1 --held-out 0 --architectures lenet",
     "mjp.py": "--networks deit --batch 2 --turns 1 --steps 1",
     "tip.py": "--model lenet --images 2 --turns 1",
+    "training.py": "--cases lenet:2x4 --images 10 --turns 1 --ways graph,loop,vmap --augment",
     "unshuffle.py": "--sets photos --images 1 --gammas 0.1 --noises none",
 }
 
@@ -124,6 +125,14 @@ def test_tip(capsys: Capture) -> None:
     assert (found["model"], found["images"], found["steps"]) == ("lenet", 2, 2)
     assert found["tip over training"] > 0
     assert found["slice by slice over tip"] > 0
+
+
+def test_training(capsys: Capture) -> None:
+    (case,) = run_here("training.py", capsys)["cases"].values()
+    assert set(case["ways"]) == {"plain", "graph", "loop", "vmap"}
+    moved = [row["moved"] for row in case["ways"].values()]
+    assert max(moved) < 1.5 * min(moved)
+    assert all(row["ratio"] > 0 for row in case["ways"].values())
 
 
 def test_unshuffle(capsys: Capture) -> None:

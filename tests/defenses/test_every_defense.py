@@ -25,6 +25,10 @@ OFF = [
     "topk(k=1)",
     "quantise(bits=32)",
     "half(kind='float32')",
+    "percentile-privacy(percentile=0, gamma=None)",
+    "share(part='all')",
+    "flower-local-dp(sensitivity=0, clipping_norm=1e9)",
+    "flower-clipping(clipping_norm=1e9)",
     "dropout(p=0)",
     "mjp(gamma=0, positions='own', dal='none')",
     "csvar(block=64)",
@@ -44,8 +48,8 @@ OFF = [
 NEED_CHANNELS = ("tip", "agp")
 SLOW_ON_MANY_PARAMETERS = ("soteria", "censor", "graddefense")
 NEARLY_OFF = ["dpsgd(noise=0, clip=1e9)"]
-NEVER_OFF = ["signsgd"]
-"""Signs are sent, or values."""
+NEVER_OFF = ["signsgd", "svt"]
+"""Signs are sent, or values; some values with noise, or all without."""
 EVERY = [member() for member in DEFENSES]
 digits = load("digits")
 
@@ -63,8 +67,11 @@ def model(request: pytest.FixtureRequest) -> nn.Module:
 
 @pytest.fixture(autouse=True)
 def _its_extra_is_installed(request: pytest.FixtureRequest) -> None:
-    if "dpsgd" in request.node.name and "model" in request.fixturenames:
-        pytest.importorskip("opacus")
+    if "model" not in request.fixturenames:
+        return
+    for word, package in (("dpsgd", "opacus"), ("flower", "flwr")):
+        if word in request.node.name:
+            pytest.importorskip(package)
 
 
 def updated(model: nn.Module, defense: Defense, seed: int = 0) -> Update:
@@ -114,7 +121,9 @@ def test_the_seed_decides_what_the_server_sees(
 
 @pytest.mark.parametrize("defense", EVERY, ids=str)
 def test_names_shapes_and_types_stay(model: nn.Module, defense: Defense) -> None:
-    own = dict(defense.prepare_model(model).named_parameters())
+    unshared = defense.unshared(model)
+    own = defense.prepare_model(model).named_parameters()
+    own = {name: parameter for name, parameter in own if name not in unshared}
     seen = updated(model, defense).change
     assert {n: (t.shape, t.dtype) for n, t in seen.items()} == {
         n: (t.shape, t.dtype) for n, t in own.items()

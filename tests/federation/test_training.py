@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from keyhole.data import load
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining
-from keyhole.federation.training import augment_images, clip_gradient
+from keyhole.federation.augmentation import augment_images
+from keyhole.federation.training import clip_gradient
 from keyhole.seeds import generator
 
 digits = load("digits")

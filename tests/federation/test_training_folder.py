@@ -30,6 +30,7 @@ from trainings import PLAN, SMALL, assert_same, timeless, weights_of
 
 FOLDER = importlib.import_module("keyhole.federation.training_folder")
 RUN = importlib.import_module("keyhole.federation.run")
+CHOOSING = importlib.import_module("keyhole.federation.choosing")
 digits = load("digits")
 
 
@@ -167,10 +168,10 @@ def test_how_clients_were_trained_is_kept_to_when_continued(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = PLAN.model_copy(update={"together": "auto"})
-    monkeypatch.setattr(RUN, "vmap_is_faster", lambda model, members: True)
+    monkeypatch.setattr(CHOOSING, "vmap_is_faster", lambda model, members: True)
     with pytest.raises(Killed):
         train(plan, out=tmp_path / "run", watchers=[kill_at(1)])
-    monkeypatch.setattr(RUN, "vmap_is_faster", lambda model, members: False)
+    monkeypatch.setattr(CHOOSING, "vmap_is_faster", lambda model, members: False)
     train(plan, out=tmp_path / "run")
     noted = json.loads((tmp_path / "run" / "plan.json").read_text())
     assert (noted["together"], noted["clients_trained"]) == ("auto", "together")

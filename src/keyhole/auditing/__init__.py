@@ -9,6 +9,8 @@ from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
     from keyhole.auditing.comparison import Comparison, compare_results
+    from keyhole.auditing.empirical_epsilon import EpsilonResult, audit_epsilon
+    from keyhole.auditing.epsilon_plan import EpsilonPlan
     from keyhole.auditing.finding import Finding, read_versions
     from keyhole.auditing.gradient_search import GradientAttackResult
     from keyhole.auditing.incoming import IncomingCheck, check_incoming, incoming_mod
@@ -29,6 +31,8 @@ __all__ = [
     "SCHEMA_VERSION",
     "AuditResult",
     "Comparison",
+    "EpsilonPlan",
+    "EpsilonResult",
     "Finding",
     "GradientAttackResult",
     "IncomingCheck",
@@ -43,6 +47,7 @@ __all__ = [
     "VerdictLine",
     "attack_gradient",
     "audit",
+    "audit_epsilon",
     "check_incoming",
     "compare_results",
     "incoming_mod",

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from keyhole.attacks import Reconstruction
+from keyhole.auditing.defense_acted import checks_from_json, checks_to_json
 from keyhole.auditing.pictures import to_bytes
 from keyhole.auditing.scoring import ScoredReconstruction
-from keyhole.defenses import Telemetry
+from keyhole.defenses import DefenseCheck, Telemetry
 
 SHOWN_VICTIMS = 8
 """Victims of whom the first image, and the loss curve, are kept."""
@@ -74,6 +75,7 @@ class SettingAccumulator:
     telemetry: list[Telemetry] = field(default_factory=list)
     client_seconds: float = 0.0
     pictures: dict[str, Tensor] = field(default_factory=dict)
+    checks: list[DefenseCheck] = field(default_factory=list)
     victims: int | None = 0
     """How many victims this covers; None: an older run folder does not say."""
 
@@ -125,6 +127,7 @@ class SettingAccumulator:
         for mine, others in zip(self.runs, other.runs, strict=True):
             mine.extend(others)
         self.telemetry.extend(other.telemetry)
+        self.checks.extend(other.checks)
         self.client_seconds += other.client_seconds
         self.pictures.update(other.pictures)
 
@@ -132,6 +135,7 @@ class SettingAccumulator:
         return {
             "rows": [asdict(run) for run in self.runs],
             "telemetry": self.telemetry,
+            "checks": checks_to_json(self.checks),
             "client_seconds": self.client_seconds,
             "victims": self.victims,
         }
@@ -140,7 +144,8 @@ class SettingAccumulator:
     def from_json(cls, values: dict[str, Any], pictures: dict[str, Tensor]) -> SettingAccumulator:
         runs = [RunAccumulator(**row) for row in values["rows"]]
         seconds, victims = values["client_seconds"], values.get("victims")
-        return cls(runs, values["telemetry"], seconds, pictures, victims)
+        checks = checks_from_json(values.get("checks", []))
+        return cls(runs, values["telemetry"], seconds, pictures, checks, victims)
 
     def mean_telemetry(self) -> Telemetry:
         """Numbers averaged over clients; words as the first client reported them."""

@@ -209,10 +209,12 @@ def find_incompatibilities(
     missing = _find_unavailable(attack, resolved, defense)
     if missing is not None:
         return [missing]
+    reported = server.reported if resolved.reported is None else resolved.reported
+    shared = reported - defense.unshared(server.sent)
     zeros = {
         name: torch.zeros_like(parameter)
         for name, parameter in server.sent.named_parameters()
-        if name in (server.reported if resolved.reported is None else resolved.reported)
+        if name in shared
     }
     count = stage.images_per_update
     blank = torch.zeros(1, *resolved.data.shape).expand(count, -1, -1, -1)

@@ -20,7 +20,7 @@ from keyhole.auditing.captured_clients import (
     is_index,
 )
 from keyhole.auditing.captured_model import CapturedModel
-from keyhole.auditing.captured_training import CapturedTraining
+from keyhole.auditing.captured_training import CapturedTraining, is_known_exactly
 from keyhole.auditing.client_normalisation import normalise_as_captured
 from keyhole.auditing.plan import AUTO, Stage
 from keyhole.auditing.resolve import (
@@ -191,6 +191,7 @@ class CapturedRun:
             notes=(*self.about_data, *describe_batch_norms(model, training.mode, mode_given=True)),
             assumed_normalisation=self.stage.mean is None,
             clients_did=training.clients_did,
+            training_known=is_known_exactly(training),
             altered_model=self.model.alteration,
         )
         setting = build_setting(resolved, training.defense, resolved.attacks, model)

@@ -152,6 +152,12 @@ def simplify_steps(training: CapturedTraining) -> CapturedTraining:
     return training
 
 
+def is_known_exactly(training: CapturedTraining) -> bool:
+    """Whether a client trained exactly as ``training`` says: plain SGD, nothing simplified."""
+    steps = "1 step" if training.steps == 1 else f"{training.steps} steps"
+    return training.clients_did.startswith(f"{steps} of sgd, lr {training.lr:g} (")
+
+
 def check_plausible(value: float | None, most: float, what: str) -> float | None:
     """Returns a number that a client gave; raises if no client can have that many."""
     if value is not None and value > most:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from keyhole.auditing.attack_setting import AttackSetting
 from keyhole.auditing.pictures import to_bytes
-from keyhole.defenses import Defense, NoDefense
+from keyhole.defenses import NoDefense
+from keyhole.defenses.base import uses_door
 from keyhole.errors import DoesNotFit
 from keyhole.metrics import overlay_heat_maps
 from keyhole.models.channel_importance import convolutions
@@ -49,8 +50,8 @@ def draw_heat_maps(
 
 def can_explain(setting: AttackSetting) -> bool:
     """Whether clients upload trained convolutions whose explanations the defense may change."""
-    defense = type(setting.defense)
-    on_updates = defense.on_update is not Defense.on_update or defense is NoDefense
+    defense = setting.defense
+    on_updates = uses_door(defense, "on_update") or isinstance(defense, NoDefense)
     trains = (
         setting.resolved.stage.lr is not None
         and setting.captured is None

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from keyhole.auditing.defense_acted import DefenseActed, checks_to_json
 from keyhole.auditing.finding_check import (
     DefenseFacts,
     KnowledgeFacts,
@@ -63,6 +64,7 @@ class Finding:
             not be installed to read the finding.
         noticed: Whether a client that checks the model it receives would have noticed what a
             malicious server changed; None: not checked.
+        acted: Whether the defense acted as it declares; None: there is none, or nobody checked.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -91,12 +93,14 @@ class Finding:
     attack_label: str = ""
     custom_metrics: dict[str, Metric] = field(default_factory=dict)
     noticed: bool | None = None
+    acted: DefenseActed | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The finding as JSON holds it; its part of the schema is ``$defs/finding``."""
         plain = dict(self.__dict__)
         plain["metrics"] = {name: s.to_json() for name, s in self.metrics.items()}
         plain["custom_metrics"] = {name: asdict(m) for name, m in self.custom_metrics.items()}
+        plain["acted"] = acted_to_json(self.acted)
         return plain
 
     def describe_metric(self, name: str) -> Metric:
@@ -130,6 +134,14 @@ class Finding:
     def honest(self) -> bool:
         """Whether the server kept to the protocol."""
         return self.knowledge.get("altered_model") is None
+
+
+def acted_to_json(acted: DefenseActed | None) -> dict[str, Any] | None:
+    """What a finding says of its defense, as JSON holds it."""
+    if acted is None:
+        return None
+    clients = checks_to_json(acted.clients)
+    return {"status": acted.status.value, "words": acted.words, "clients": clients}
 
 
 def validate_finding(values: Any) -> Finding:

@@ -10,6 +10,7 @@ import torch
 from keyhole.attacks import Attack
 from keyhole.auditing.accumulator import SettingAccumulator
 from keyhole.auditing.attack_setting import AttackRun, AttackSetting
+from keyhole.auditing.defense_acted import summarise_checks
 from keyhole.auditing.finding import Finding, build_key, read_versions
 from keyhole.auditing.incoming import check_incoming
 from keyhole.auditing.scoring import AnyJudge
@@ -55,6 +56,7 @@ def build_finding(
         attack_label=run.attack.label,
         custom_metrics={name: described[name] for name in summaries if name not in METRICS},
         noticed=would_be_noticed(setting, run.attack),
+        acted=summarise_checks(totals.checks),
     )
 
 

@@ -18,6 +18,7 @@ from keyhole.auditing.labels import label_defense
 from keyhole.auditing.results import AuditResult
 from keyhole.auditing.verdict import HONEST, MALICIOUS, Verdict
 from keyhole.auditing.verdict_words import name_attacker
+from keyhole.defenses import Acted
 
 Setting = tuple[str, str, str]
 """Model, data set and defense, as reports name them; all empty: the whole audit."""
@@ -30,7 +31,8 @@ class GateFailure:
 
     Args:
         condition: The condition, as the user wrote it.
-        rule: Why it fails: ``broken``, ``read``, ``worse-than`` or ``not-tested``.
+        rule: Why it fails: ``broken``, ``read``, ``defense-idle``, ``worse-than`` or
+            ``not-tested``.
         model: The model's name; empty if the failure is about the whole audit.
         data: What reports call the images.
         defense: The defense, as reports name it.
@@ -116,7 +118,9 @@ def judge_gate(
     """
     failures: list[GateFailure] = []
     for condition in conditions:
-        if condition.baseline is None:
+        if condition.rule is Rule.IDLE:
+            found = [f for v in result.verdicts for f in check_acted(v, condition)]
+        elif condition.baseline is None:
             found = [f for v in result.verdicts for f in check_verdict(v, condition)]
         else:
             known = (baselines or {}).get(condition.baseline)
@@ -184,6 +188,17 @@ def check_verdict(verdict: Verdict, condition: Condition) -> Iterator[GateFailur
                 read=outcome.read,
                 limit=condition.limit,
             )
+
+
+def check_acted(verdict: Verdict, condition: Condition) -> Iterator[GateFailure]:
+    """Whether a setting's defense did nothing or too little, or nobody can tell."""
+    acted, setting = verdict.acted, setting_of(verdict)
+    if acted is None and verdict.defense["name"] != "none":
+        yield fail(condition, setting, Rule.UNTESTED, "whether the defense acted was not checked")
+    elif acted is not None and acted.failed:
+        yield fail(condition, setting, Rule.IDLE, acted.words)
+    elif acted is not None and acted.status is Acted.UNKNOWN:
+        yield fail(condition, setting, Rule.UNTESTED, acted.words)
 
 
 def check_comparison(compared: RunComparison, condition: Condition) -> Iterator[GateFailure]:

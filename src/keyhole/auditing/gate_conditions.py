@@ -10,13 +10,14 @@ from pathlib import Path
 
 from keyhole.errors import BadValue
 
-FORMS = "broken, 'read>0.05', 'read>=0.1' or worse-than:RUN, the first three also as honest:... "
-FORMS += "or malicious:..."
+FORMS = "broken, 'read>0.05', 'read>=0.1', defense-idle or worse-than:RUN, the first three also as "
+FORMS += "honest:... or malicious:..."
 """What an error says a condition may be."""
 PATTERN = re.compile(
     r"(?:(?P<server>honest|malicious):)?(?:(?P<broken>broken)|read\s*(?P<sign>>=?)\s*(?P<limit>\S+))"
 )
 WORSE_THAN = "worse-than:"
+DEFENSE_IDLE = "defense-idle"
 
 
 class Rule(StrEnum):
@@ -25,6 +26,8 @@ class Rule(StrEnum):
     BROKEN = "broken"
     READ = "read"
     WORSE = "worse-than"
+    IDLE = "defense-idle"
+    """A defense did nothing, or less than it declares."""
     UNTESTED = "not-tested"
     """Nothing was measured, so that no condition can be checked."""
 
@@ -35,7 +38,7 @@ class Condition:
 
     Args:
         text: The condition as the user wrote it.
-        rule: What it is about: ``broken``, ``read`` or ``worse-than``.
+        rule: What it is about: ``broken``, ``read``, ``defense-idle`` or ``worse-than``.
         server: The only server that it is about, ``honest`` or ``malicious``; None: each that was
             tried.
         limit: The largest share of images that may be read.
@@ -67,12 +70,14 @@ def read_condition(text: str) -> Condition:
 
     Args:
         text: ``broken``, ``read>0.05``, ``read>=0.1``, each also after ``honest:`` or
-            ``malicious:``, or ``worse-than:RUN``.
+            ``malicious:``, ``defense-idle``, or ``worse-than:RUN``.
 
     Raises:
         BadValue: It is none of these.
     """
     plain = text.strip()
+    if plain == DEFENSE_IDLE:
+        return Condition(plain, Rule.IDLE)
     if plain.startswith(WORSE_THAN):
         place = plain.removeprefix(WORSE_THAN).strip()
         if not place:

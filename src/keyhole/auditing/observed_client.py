@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.auditing.attack_setting import AttackSetting
+from keyhole.auditing.defense_acted import check_simulated
 from keyhole.auditing.recording_defense import RecordingDefense
-from keyhole.defenses import Telemetry
+from keyhole.defenses import DefenseCheck, Telemetry, check_defense
 from keyhole.defenses.base import Memory
 from keyhole.federation import train_client
 from keyhole.models.dropout_sites import MaskRecorder
@@ -29,6 +30,7 @@ class ObservedClient:
         masks: The dropout masks of its last update; the judge needs them as well.
         intercepted: The images on their way to the client.
         telemetry: What the defense reported of the last update; None for captured clients.
+        checks: Whether the defense acted; for a secure sum, one check for each client in it.
     """
 
     victim: int
@@ -36,6 +38,7 @@ class ObservedClient:
     masks: tuple[Tensor, ...] = ()
     intercepted: tuple[Tensor, ...] = ()
     telemetry: Telemetry | None = None
+    checks: tuple[DefenseCheck, ...] = ()
 
 
 def observe_client(setting: AttackSetting, victim: int) -> ObservedClient:
@@ -45,7 +48,8 @@ def observe_client(setting: AttackSetting, victim: int) -> ObservedClient:
     if setting.captured is not None:
         update = setting.captured[victim]()
         knowledge = setting.build_knowledge(setting.runs[0], labels)
-        return ObservedClient(victim, setting.server.receive(update, knowledge, client=victim))
+        seen = setting.server.receive(update, knowledge, client=victim)
+        return ObservedClient(victim, seen, checks=_check_captured(setting, update))
     sent = (_train_client if setting.resolved.stage.aggregate == 1 else _train_group)(
         setting, victim
     )
@@ -55,7 +59,23 @@ def observe_client(setting: AttackSetting, victim: int) -> ObservedClient:
         client=victim,
         earlier=sent.updates[:-1],
     )
-    return ObservedClient(victim, observation, sent.masks, sent.intercepted, sent.telemetry)
+    return ObservedClient(
+        victim, observation, sent.masks, sent.intercepted, sent.telemetry, sent.checks
+    )
+
+
+def _check_captured(setting: AttackSetting, update: Update) -> tuple[DefenseCheck, ...]:
+    """Whether the defense of a captured client acted; of a secure sum nobody can tell."""
+    if setting.resolved.stage.aggregate > 1:
+        return ()
+    found = check_defense(
+        setting.defense,
+        update,
+        setting.model,
+        exact=False,
+        training_known=setting.resolved.training_known,
+    )
+    return () if found is None else (found,)
 
 
 @dataclass(frozen=True)
@@ -66,13 +86,13 @@ class _Sent:
     masks: tuple[Tensor, ...]
     intercepted: tuple[Tensor, ...]
     telemetry: Telemetry
+    checks: tuple[DefenseCheck, ...]
 
 
 def _train_client(setting: AttackSetting, victim: int) -> _Sent:
     """Lets one client train on all images of a victim."""
     resolved = setting.resolved
-    draw = generator(resolved.seed, "client", victim)
-    return _train(setting, setting.model, resolved.victims[victim], draw)
+    return _train(setting, setting.model, resolved.victims[victim], ("client", victim))
 
 
 def _train_group(setting: AttackSetting, victim: int) -> _Sent:
@@ -86,14 +106,15 @@ def _train_group(setting: AttackSetting, victim: int) -> _Sent:
             setting,
             attack.personalise(setting.model, client, public),
             part.tolist(),
-            generator(resolved.seed, "client", victim, client),
+            ("client", victim, client),
         )
         for client, part in enumerate(parts)
     ]
     rounds = zip(*(client.updates for client in clients), strict=True)
     seen = tuple(torch.cat(each) for each in zip(*(c.intercepted for c in clients), strict=True))
     updates = tuple(_average(each, stage.images_per_update) for each in rounds)
-    return _Sent(updates, (), seen, clients[-1].telemetry)
+    checks = tuple(check for client in clients for check in client.checks)
+    return _Sent(updates, (), seen, clients[-1].telemetry, checks)
 
 
 def _average(updates: Sequence[Update], images: int) -> Update:
@@ -108,10 +129,14 @@ def _average(updates: Sequence[Update], images: int) -> Update:
 
 
 def _train(
-    setting: AttackSetting, model: nn.Module, indices: Sequence[int], draw: torch.Generator
+    setting: AttackSetting, model: nn.Module, indices: Sequence[int], path: Sequence[str | int]
 ) -> _Sent:
-    """Lets a client train ``model`` on the images of these indices, as often as the stage says."""
+    """Lets a client train ``model`` on the images of these indices, as often as the stage says.
+
+    ``path`` names the generator of all that it draws.
+    """
     resolved = setting.resolved
+    draw = generator(resolved.seed, *path)
     like = next(model.parameters())
     memory: Memory = {}
     recording = RecordingDefense(setting.defense)
@@ -130,4 +155,15 @@ def _train(
             memory=memory,
         )
         updates.append(update)
-    return _Sent(tuple(updates), masks.masks_by_site(), tuple(recording.recorded), telemetry)
+    check = check_simulated(
+        setting.defense,
+        updates[0],
+        model,
+        data=resolved.data,
+        indices=indices,
+        training=resolved.training,
+        seed=resolved.seed,
+        path=path,
+    )
+    seen, checks = tuple(recording.recorded), () if check is None else (check,)
+    return _Sent(tuple(updates), masks.masks_by_site(), seen, telemetry, checks)

@@ -66,6 +66,7 @@ class ResolvedStage:
         notes: What a reader should know about how clients ran the model.
         assumed_normalisation: Whether the mean and std of the clients are only assumed.
         clients_did: How captured clients trained, in words; ``stage`` holds what attacks assume.
+        training_known: Whether captured clients trained exactly as attacks assume.
         altered_model: What the server of a captured folder changed in the model, in words; None:
             nothing.
     """
@@ -89,6 +90,7 @@ class ResolvedStage:
     notes: tuple[str, ...] = ()
     assumed_normalisation: bool = False
     clients_did: str = ""
+    training_known: bool = True
     altered_model: str | None = None
 
     def prepare_model(self, defense: Defense) -> nn.Module:

@@ -152,6 +152,7 @@ def run_chunk(
         totals.client_seconds += time.perf_counter() - started
         context.progress.advance(1)
     totals.telemetry = [c.telemetry for c in clients if c.telemetry is not None]
+    totals.checks = [check for client in clients for check in client.checks]
     updates = [client.observation.update for client in clients]
     totals.pictures.update(draw_heat_maps(setting, victims, updates))
     for number in range(len(setting.runs)):

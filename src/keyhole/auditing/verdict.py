@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from keyhole.auditing.attack_setting import Skipped
-from keyhole.auditing.finding import Finding
+from keyhole.auditing.defense_acted import DefenseActed, choose_worst
+from keyhole.auditing.finding import Finding, acted_to_json
 from keyhole.auditing.verdict_words import (
     describe_broken,
     describe_not_broken,
@@ -108,6 +109,8 @@ class Verdict:
         missing: Kinds of attacker that this defense has not met here.
         words: The verdict as a sentence.
         malicious: The verdict on a malicious server; None if no such attack was run.
+        acted: Whether the defense acted as it declares, in the worst of the findings; None: there
+            is no defense, or nobody checked it.
     """
 
     defense: dict[str, Any]
@@ -122,6 +125,7 @@ class Verdict:
     missing: tuple[str, ...]
     words: str
     malicious: MaliciousVerdict | None = None
+    acted: DefenseActed | None = None
 
     @property
     def by_server(self) -> dict[str, Verdict | MaliciousVerdict]:
@@ -148,7 +152,7 @@ class Verdict:
 
     def to_json(self) -> dict[str, Any]:
         """The verdict as JSON holds it."""
-        return asdict(self)
+        return {**asdict(replace(self, acted=None)), "acted": acted_to_json(self.acted)}
 
 
 def judge_findings(findings: Sequence[Finding], skipped: Sequence[Skipped] = ()) -> list[Verdict]:
@@ -212,6 +216,7 @@ def judge_setting(findings: Sequence[Finding], skipped: Sequence[Skipped] = ()) 
         else tuple(kind.value for kind in Attacker if kind.value not in met),
         words=f"{malicious.words}; {ALONE}" if malicious and alone else outcome.words,
         malicious=malicious,
+        acted=choose_worst([f.acted for f in findings]),
     )
 
 

@@ -19,6 +19,7 @@ COMMANDS = tuple(
         "guard": "guard:guard",
         "obfuscate": "obfuscate:obfuscate",
         "membership": "membership:membership",
+        "epsilon": "epsilon:epsilon",
         "report": "report:report",
         "compare": "compare:compare",
         "list": "listing:list_all",

@@ -25,7 +25,7 @@ FailOn = Annotated[
     typer.Option(
         "--fail-on",
         metavar="CONDITION",
-        help="Exit with 3 if so: broken, 'read>0.05', worse-than:RUN. May be repeated.",
+        help="Exit with 3 if so: broken, 'read>0.05', defense-idle, worse-than:RUN. Repeatable.",
     ),
 ]
 Junit = Annotated[Path | None, typer.Option(help="Write the gate's decision as JUnit XML.")]

@@ -2,13 +2,15 @@
 
 from typing import TYPE_CHECKING
 
+from keyhole.defenses.defense_registry import DefenseRegistry
 from keyhole.lazy import import_on_demand
-from keyhole.registry import Registry
 
 if TYPE_CHECKING:
+    from keyhole.defenses.acted import Acted, DefenseCheck, check_defense
     from keyhole.defenses.agp import Agp
     from keyhole.defenses.ats import Ats
     from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
+    from keyhole.defenses.budget import Budget, compute_gaussian_epsilon
     from keyhole.defenses.calibrated import (
         CalibratedNoise,
         expected_noise_norm,
@@ -29,10 +31,13 @@ if TYPE_CHECKING:
         Translation,
     )
     from keyhole.defenses.censor import Censor
+    from keyhole.defenses.composition import Composition
     from keyhole.defenses.csvar import Csvar
     from keyhole.defenses.dp import Dp
     from keyhole.defenses.dpsgd import DpSgd
     from keyhole.defenses.dropout import Dropout
+    from keyhole.defenses.flower_clipping import FlowerClipping
+    from keyhole.defenses.flower_local_dp import FlowerLocalDp
     from keyhole.defenses.gaussian import Gaussian
     from keyhole.defenses.graddefense import GradDefense
     from keyhole.defenses.half import Half
@@ -41,8 +46,10 @@ if TYPE_CHECKING:
     from keyhole.defenses.mixup import Mixup
     from keyhole.defenses.mjp import Mjp
     from keyhole.defenses.noise_model import Noise, uniform_noise
+    from keyhole.defenses.noise_trace import NoiseTrace
     from keyhole.defenses.none import NoDefense
     from keyhole.defenses.oasis import Oasis
+    from keyhole.defenses.percentile_privacy import PercentilePrivacy
     from keyhole.defenses.precode import Precode
     from keyhole.defenses.pruning import Pruning
     from keyhole.defenses.quantise import Quantise
@@ -52,28 +59,45 @@ if TYPE_CHECKING:
         region_side,
         split_into_zones,
     )
+    from keyhole.defenses.share import Share
     from keyhole.defenses.signsgd import SignSgd
     from keyhole.defenses.soteria import Soteria
+    from keyhole.defenses.svt import Svt
     from keyhole.defenses.tip import Tip
     from keyhole.defenses.topk import TopK
+    from keyhole.defenses.traces import (
+        LevelsTrace,
+        NormTrace,
+        PrecisionTrace,
+        Sighting,
+        Trace,
+        TraceCheck,
+        ZerosTrace,
+    )
 
 __all__ = [
     "DEFENSES",
+    "Acted",
     "Agp",
     "Ats",
     "AugmentedBatch",
     "BatchChange",
     "BlockShuffle",
+    "Budget",
     "CalibratedNoise",
     "Capability",
     "Censor",
     "ClientSide",
+    "Composition",
     "Csvar",
     "Defense",
+    "DefenseCheck",
     "DefenseSpec",
     "Dp",
     "DpSgd",
     "Dropout",
+    "FlowerClipping",
+    "FlowerLocalDp",
     "Gaussian",
     "GradDefense",
     "Half",
@@ -82,22 +106,35 @@ __all__ = [
     "ImageNoise",
     "InstaHide",
     "Interval",
+    "LevelsTrace",
     "MixedBatch",
     "Mixup",
     "Mjp",
     "NoDefense",
     "Noise",
+    "NoiseTrace",
+    "NormTrace",
     "Oasis",
+    "PercentilePrivacy",
     "PixelNoise",
+    "PrecisionTrace",
     "Precode",
     "Pruning",
     "Quantise",
+    "Share",
+    "Sighting",
     "SignSgd",
     "Soteria",
+    "Svt",
     "Telemetry",
     "Tip",
     "TopK",
+    "Trace",
+    "TraceCheck",
     "Translation",
+    "ZerosTrace",
+    "check_defense",
+    "compute_gaussian_epsilon",
     "compute_region_variances",
     "expected_noise_norm",
     "find_sensitive_regions",
@@ -109,7 +146,7 @@ __all__ = [
     "uniform_noise",
 ]
 
-DEFENSES: Registry["Defense"] = Registry(
+DEFENSES = DefenseRegistry(
     "defense",
     {
         "none": "keyhole.defenses.none:NoDefense",
@@ -119,6 +156,11 @@ DEFENSES: Registry["Defense"] = Registry(
         "quantise": "keyhole.defenses.quantise:Quantise",
         "signsgd": "keyhole.defenses.signsgd:SignSgd",
         "half": "keyhole.defenses.half:Half",
+        "percentile-privacy": "keyhole.defenses.percentile_privacy:PercentilePrivacy",
+        "svt": "keyhole.defenses.svt:Svt",
+        "share": "keyhole.defenses.share:Share",
+        "flower-local-dp": "keyhole.defenses.flower_local_dp:FlowerLocalDp",
+        "flower-clipping": "keyhole.defenses.flower_clipping:FlowerClipping",
         "dropout": "keyhole.defenses.dropout:Dropout",
         "dpsgd": "keyhole.defenses.dpsgd:DpSgd",
         "mjp": "keyhole.defenses.mjp:Mjp",

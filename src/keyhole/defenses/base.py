@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 from abc import ABC
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from keyhole.defenses.budget import Budget, read_budget
 from keyhole.defenses.capabilities import (
     BatchChange,
     Capability,
@@ -19,6 +20,7 @@ from keyhole.defenses.capabilities import (
     Interval,
 )
 from keyhole.defenses.noise_model import Noise
+from keyhole.defenses.traces import Trace
 from keyhole.errors import DoesNotFit
 from keyhole.parameters import read_parameters
 from keyhole.registry import name_class, part_name, spell_part
@@ -175,6 +177,14 @@ class Defense(ABC):
         """
         return model
 
+    def unshared(self, model: nn.Module) -> frozenset[str]:
+        """The names of the tensors that clients keep to themselves; empty: they share all.
+
+        Args:
+            model: The global model.
+        """
+        return frozenset()
+
     def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
         """The images that the client trains on.
 
@@ -257,6 +267,17 @@ class Defense(ABC):
         """How a step's batch is made of the client's images; None: it consists of them."""
         return None
 
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """What an update must show if this defense acted as declared.
+
+        By default, the noise that :meth:`noise_model` declares.
+
+        Args:
+            update: What the server got.
+            model: The global model that the update is a change of.
+        """
+        return trace_noise(self.noise_model(update, model), of_training=uses_door(self, "on_step"))
+
     def image_change(self) -> ImageChange | None:
         """What was done to the images before training; None: nothing that could be undone."""
         return None
@@ -264,6 +285,21 @@ class Defense(ABC):
     def hidden_positions(self) -> HiddenPositions | None:
         """How the positions of patches are hidden; None: they are not."""
         return None
+
+    def each_part(self) -> tuple[Defense, ...]:
+        """The defenses that it applies in order: itself, if it is not composed of others."""
+        return (self,)
+
+    def claimed_budget(self, update: Update, telemetry: Telemetry) -> Budget | None:
+        """The privacy budget that a client's update is said to have spent; None: none is claimed.
+
+        By default, ``epsilon`` and ``delta`` of the telemetry.
+
+        Args:
+            update: What the client sent, which tells how it trained.
+            telemetry: What the defense reported of it.
+        """
+        return read_budget(telemetry)
 
     @property
     def declares(self) -> frozenset[Capability]:
@@ -287,9 +323,18 @@ def caveats_of_buffers(model: nn.Module) -> list[str]:
     return ["where clients share weights, running statistics leave unclipped and without noise"]
 
 
+def trace_noise(noise: Mapping[str, Noise], *, of_training: bool) -> list[Trace]:
+    """The trace of noise; none where it has the strength zero."""
+    from keyhole.defenses.noise_trace import NoiseTrace  # needs scipy, which defenses do not
+
+    strong = {name: each for name, each in noise.items() if bool((each.variance > 0).any())}
+    return [NoiseTrace(strong, of_training)] if strong else []
+
+
 def uses_door(defense: Defense, door: str) -> bool:
     """Whether a defense does something at ``on_images``, ``on_model``, ``on_step``, ...."""
-    return getattr(type(defense), door) is not getattr(Defense, door)
+    own = [type(part) for part in defense.each_part()]
+    return any(getattr(kind, door) is not getattr(Defense, door) for kind in own)
 
 
 OnUpdate = Callable[..., Update]

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Self
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from keyhole.defenses.base import ClientSide, caveats_of_buffers
+from keyhole.defenses.base import ClientSide, Telemetry, caveats_of_buffers, trace_noise
+from keyhole.defenses.budget import Budget, compute_gaussian_epsilon
 from keyhole.defenses.calibrated import CalibratedNoise, keep_parameters
 from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm, total_norm
 from keyhole.defenses.noise_model import Noise, uniform_noise
+from keyhole.defenses.traces import NormTrace, Trace
 from keyhole.update import Update
 
 
@@ -83,7 +86,21 @@ class Dp(CalibratedNoise):
         )
         return protected
 
+    def claimed_budget(self, update: Update, telemetry: Telemetry) -> Budget:
+        """The nominal budget; of a given sigma, the exact one of the Gaussian mechanism."""
+        if self.sigma is None:
+            return Budget(self.epsilon, self.delta)
+        sensitivity = update.steps * update.lr * self.clip / update.batch_size
+        return Budget(compute_gaussian_epsilon(self.sigma / sensitivity, self.delta), self.delta)
+
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
         """The same in every value; it was added once, to the change of all steps."""
         sigma = self.strength(update, model)
         return uniform_noise(update, model, sigma / (update.lr * update.steps))
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The noise, and the norm; both depend on how the client trained."""
+        limit = self.clip * update.lr * update.steps
+        sigma = self.strength(update, model)
+        noise = trace_noise(self.noise_model(update, model), of_training=self.sigma is None)
+        return [*noise, NormTrace(limit, sigma, of_training=True)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, ClassVar
 
 import torch
@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from keyhole.defenses.base import ClientSide, Defense, Memory, caveats_of_buffers
 from keyhole.defenses.noise_model import Noise, uniform_noise
+from keyhole.defenses.traces import NormTrace, Trace
 from keyhole.errors import DoesNotFit, one_line
 from keyhole.models.dropout_sites import FixedMasks, MaskRecorder
 from keyhole.models.private import (
@@ -130,7 +131,7 @@ class DpSgd(Defense):
 
     def on_update(self, update: Update, side: ClientSide | None = None) -> Update:
         """The update unchanged; the budget spent so far is recorded once per round: it is slow."""
-        if side is not None and self.name in side.memory:
+        if side is not None and DpSgd.name in side.memory:
             epsilon = compute_epsilon(side.memory, self.delta)
             side.record(epsilon=epsilon if math.isfinite(epsilon) else "infinite")
         return update
@@ -139,6 +140,13 @@ class DpSgd(Defense):
         """The same in every value: the mean of the noise that each local step drew."""
         sigma = self.noise * self.clip / (update.batch_size * math.sqrt(update.steps))
         return uniform_noise(update, model, sigma)
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The noise, and the norm: the mean of clipped gradients is no longer than ``clip``."""
+        sigma = self.noise * self.clip * update.lr * math.sqrt(update.steps) / update.batch_size
+        limit = self.clip * update.lr * update.steps
+        noise = super().expected_traces(update, model)
+        return [*noise, NormTrace(limit, sigma, of_training=True)]
 
 
 def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm, total_norm
 from keyhole.defenses.noise_model import Noise, uniform_noise
+from keyhole.defenses.traces import NormTrace, Trace
 from keyhole.update import Update
 
 
@@ -61,3 +63,8 @@ class Gaussian(Defense):
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
         """The same in every value; it was added once, to the change of all steps."""
         return uniform_noise(update, model, self.sigma / (update.lr * update.steps))
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The noise, and the norm where there is a bound."""
+        clipped = [] if self.clip is None else [NormTrace(self.clip, self.sigma)]
+        return [*super().expected_traces(update, model), *clipped]

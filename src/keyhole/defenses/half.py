@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
+from keyhole.defenses.traces import PrecisionTrace, Trace
 from keyhole.update import Update
 
 KINDS = {"float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -65,3 +67,7 @@ class Half(Defense):
             reach = torch.where(beyond, torch.full_like(reach, float("inf")), reach)
             bounds[name] = Interval(g - reach, g + reach)
         return bounds
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """That every value fits the shorter type."""
+        return [PrecisionTrace(KINDS[self.kind])] if self.kind in KINDS else []

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
+from torch import nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
 from keyhole.defenses.magnitudes import Scope, bound_zeros, keep_largest
+from keyhole.defenses.traces import Trace, ZerosTrace
 from keyhole.update import Update
 
 
@@ -44,3 +47,7 @@ class Pruning(Defense):
     def possible_values(self, update: Update) -> dict[str, Interval]:
         """A zero was no larger than the smallest value that survived."""
         return bound_zeros(update.gradient())
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The share of zeros."""
+        return [ZerosTrace(self.ratio, self.scope)] if self.ratio > 0 else []

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
+from keyhole.defenses.traces import LevelsTrace, Trace
 from keyhole.update import Update
 
 OFF = 32
@@ -78,6 +80,10 @@ class Quantise(Defense):
         steps = {name: g[g != 0].abs().min() for name, g in gradient.items() if g.any()}
         widest = max((float(step) for step in steps.values()), default=0.0)
         return {n: bound_qsgd(g, float(steps.get(n, widest))) for n, g in gradient.items()}
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The number of levels."""
+        return [LevelsTrace(2**self.bits)] if self.bits < OFF else []
 
 
 def measure_step(values: Tensor, bits: int) -> Tensor:

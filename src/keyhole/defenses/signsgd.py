@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
+from keyhole.defenses.traces import LevelsTrace, Trace
 from keyhole.update import Update
 
 
@@ -58,3 +60,7 @@ class SignSgd(Defense):
             high = torch.where(g > 0, torch.full_like(g, most), torch.zeros_like(g))
             bounds[name] = Interval(low, high)
         return bounds
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """Three values a tensor: a magnitude, minus it, and zero."""
+        return [LevelsTrace(3)]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
-import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
+from torch import nn
 
-from keyhole.defenses.base import ClientSide, Defense, Memory
+from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
+from keyhole.defenses.kept_tensors import read_kept, write_kept
 from keyhole.defenses.magnitudes import Scope, bound_zeros, keep_largest
-from keyhole.errors import BadUpdate
+from keyhole.defenses.traces import Trace, ZerosTrace
 from keyhole.update import Update
 
 RESIDUAL = "topk-residual"
@@ -35,6 +32,7 @@ class TopK(Defense):
         scope: Whether values are ranked within their ``tensor`` or over the whole ``update``.
         error_feedback: Whether the client keeps the rest for the next round.
 
+    >>> import torch
     >>> update = Update({"w": torch.tensor([0.1, -3.0, 0.2, 2.0])})
     >>> TopK(k=0.25).on_update(update).change["w"]
     tensor([ 0., -3.,  0.,  0.])
@@ -54,7 +52,7 @@ class TopK(Defense):
         side = side or ClientSide()
         whole = update
         if self.error_feedback:
-            late = read_residual(side.memory, update)
+            late = read_kept(side.memory.get(RESIDUAL), update.change, self.name)
             whole = update.map(lambda name, v: v + late[name] if name in late else v)
         sent, kept, total = keep_largest(whole, 1 - self.k, self.scope)
         side.record(kept=kept, total=total)
@@ -64,7 +62,7 @@ class TopK(Defense):
                 for name, v in whole.change.items()
                 if v.is_floating_point()
             }
-            side.memory[RESIDUAL] = write_residual(rest)
+            side.memory[RESIDUAL] = write_kept(rest)
             side.record(residual_norm=Update(rest).norm())
         return sent
 
@@ -75,28 +73,6 @@ class TopK(Defense):
         """
         return {} if self.error_feedback else bound_zeros(update.gradient())
 
-
-def write_residual(rest: dict[str, Tensor]) -> str:
-    """The tensors as text that JSON can hold."""
-    return base64.b64encode(save({name: v.cpu() for name, v in rest.items()})).decode("ascii")
-
-
-def read_residual(memory: Memory, update: Update) -> dict[str, Tensor]:
-    """What the client kept in the round before; empty in the first round."""
-    text = memory.get(RESIDUAL)
-    if text is None:
-        return {}
-    try:
-        kept = load(base64.b64decode(text, validate=True))
-    except (binascii.Error, SafetensorError, TypeError, ValueError):
-        raise BadUpdate(
-            "topk: what the client kept of the round before is damaged: clear its memory"
-        ) from None
-    for name, rest in kept.items():
-        own = update.change.get(name)
-        if own is None or own.shape != rest.shape or not bool(torch.isfinite(rest).all()):
-            raise BadUpdate(
-                f"topk: what the client kept of the round before does not fit {name!r}: the model "
-                "has changed; clear the client's memory"
-            )
-    return {name: rest.to(update.change[name]) for name, rest in kept.items()}
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The share of zeros."""
+        return [ZerosTrace(1 - self.k, self.scope)] if self.k < 1 else []

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
+    from keyhole.federation.augmentation import augment_images
     from keyhole.federation.averaging import average_updates
     from keyhole.federation.capture import CaptureWriter, Reply
     from keyhole.federation.capture_reader import Capture
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from keyhole.federation.plan import PARTITIONS, TrainingPlan
     from keyhole.federation.rounds import ClientUpdate, Federation, Round, client_generator
     from keyhole.federation.run import TrainingResult, build_federation, train
-    from keyhole.federation.training import LocalTraining, augment_images
+    from keyhole.federation.training import LocalTraining
 
 __all__ = [
     "PARTITIONS",

@@ -31,10 +31,14 @@ class RunningMean:
     def add(self, update: Update) -> None:
         """Adds one client's change; what it does not report, it has not changed."""
         weight = update.examples / self.expected_examples
-        for name, total in self.total_change.items():
-            if name in update.change:
-                total += update.change[name].to(total) * weight
         self.received_examples += update.examples
+        pairs = [(t, update.change[n]) for n, t in self.total_change.items() if n in update.change]
+        if pairs and all(total.is_cuda for total, _ in pairs):  # few launches in place of many
+            changes = [change.to(total) for total, change in pairs]
+            torch._foreach_add_([total for total, _ in pairs], changes, alpha=weight)
+            return
+        for total, change in pairs:
+            total += change.to(total) * weight
 
     def new_weights(self) -> dict[str, Tensor]:
         """Returns the sent weights plus the mean change; integers are rounded."""

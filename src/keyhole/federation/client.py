@@ -14,10 +14,13 @@ from torch.nn import functional as F
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses.base import ClientSide, Defense, Memory, Telemetry
 from keyhole.errors import DoesNotFit, one_line
-from keyhole.federation.training import LocalTraining, augment_images, clip_gradient
+from keyhole.federation.augmentation import augment_images
+from keyhole.federation.precision import autocast
+from keyhole.federation.training import LocalTraining, clip_gradient
 from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.models.modes import find_trained_parameters, set_mode
 from keyhole.seeds import generator, seeded_globally
+from keyhole.settings import Precision
 from keyhole.update import Update, check_weights, subtract
 
 ImagesByEpoch = Callable[[int], Tensor]
@@ -187,7 +190,7 @@ def compute_local_update(
                     names = (name for name, _ in local.named_parameters())
                     gradient = [g for name, g in zip(names, own, strict=True) if name in trained]
                 else:
-                    gradient = _loss_gradient(local, weights, x, y)
+                    gradient = _loss_gradient(local, weights, x, y, training.precision)
             gradient = clip_gradient(gradient, training.clip)
             if optimiser is None:
                 named = dict(zip(trained, gradient, strict=True))
@@ -213,11 +216,17 @@ def update_from_change(change: dict[str, Tensor], training: LocalTraining, image
 
 
 def _loss_gradient(
-    model: nn.Module, weights: list[nn.Parameter], inputs: Tensor, labels: Tensor
+    model: nn.Module,
+    weights: list[nn.Parameter],
+    inputs: Tensor,
+    labels: Tensor,
+    precision: Precision | None,
 ) -> list[Tensor]:
     """Returns the gradient of the mean cross-entropy; zeros for parameters that are not used."""
     try:
-        loss = F.cross_entropy(model(inputs), labels)
+        with autocast(precision, inputs.device):
+            logits = model(inputs)
+        loss = F.cross_entropy(logits.float() if precision == "bf16" else logits, labels)
     except ValueError as error:
         raise DoesNotFit(
             f"the client cannot train on {len(inputs)} image(s) of {tuple(inputs.shape[1:])} "

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from keyhole.mean_and_std import check_mean_and_std
 from keyhole.registry import Registry
 from keyhole.settings import (
+    AskedPrecision,
     ClientMode,
     Count,
     Deviations,
@@ -93,6 +94,16 @@ class TrainingPlan(Settings):
 
     ``auto``: by rule, where it tends to be faster
     (:func:`keyhole.federation.backends.vmap.vmap_is_faster`)."""
+    precision: AskedPrecision = "auto"
+    """Precision to train in: auto, float32, tf32 or bf16.
+
+    ``auto``: float32 on a CPU; by device and size of the model on a GPU
+    (:func:`keyhole.federation.precision.choose_precision`). ``plan.json`` says which it was."""
+    compiled: Literal["auto", "yes", "no"] = "auto"
+    """Compile the network before steps are recorded on a GPU: auto, yes or no.
+
+    ``auto``: by rule, where a training is so long that it pays
+    (:func:`keyhole.federation.choosing.choose_backend`)."""
     seed: Seed = 0
     """Seed of all random numbers."""
 

@@ -17,6 +17,7 @@ from keyhole.federation.averaging import RunningMean
 from keyhole.federation.backends.base import Backend
 from keyhole.federation.backends.loop import LoopTrainer
 from keyhole.federation.client import RoundClient
+from keyhole.federation.precision import multiply_in
 from keyhole.federation.training import LocalTraining
 from keyhole.seeds import generator
 from keyhole.update import Update
@@ -197,7 +198,8 @@ class Federation:
         for start in range(0, len(clients), width):
             chunk = clients[start : start + width]
             prepared = [self.make_client(number, client) for client in chunk]
-            updates = backend.train(self.model, prepared, defense=self.defense)
+            with multiply_in(self.training.precision):
+                updates = backend.train(self.model, prepared, defense=self.defense)
             while updates:  # an update that was yielded is not kept in memory here
                 yield ClientUpdate(chunk[-len(updates)], *updates.pop(0))
 
@@ -231,16 +233,17 @@ class Federation:
         like = next(self.model.parameters())
         was_training = self.model.training
         self.model.eval()
-        correct, loss = 0, 0.0
-        with torch.no_grad():
+        correct = torch.zeros((), device=like.device, dtype=torch.long)
+        loss = torch.zeros((), device=like.device, dtype=torch.double)
+        with torch.no_grad(), multiply_in(self.training.precision):
             for start in range(0, len(indices), EVALUATION_BATCH):
                 batch = list(indices[start : start + EVALUATION_BATCH])
                 logits = self.model(data.normalise(data.images(batch).to(like)))
                 labels = data.labels[batch].to(like.device)
-                correct += int((logits.argmax(1) == labels).sum())
-                loss += float(F.cross_entropy(logits, labels, reduction="sum"))
+                correct += (logits.argmax(1) == labels).sum()
+                loss += F.cross_entropy(logits, labels, reduction="sum")
         self.model.train(was_training)
-        return correct / len(indices), loss / len(indices)
+        return int(correct) / len(indices), float(loss) / len(indices)
 
 
 def epochs_per_round(training: LocalTraining, images: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,11 +14,12 @@ from torch import nn
 from keyhole.data import SOURCES, ImageSet, load
 from keyhole.defenses import DEFENSES
 from keyhole.errors import DoesNotFit
-from keyhole.federation.backends import Backend, LoopTrainer, VmapTrainer
-from keyhole.federation.backends.vmap import vmap_is_faster, why_vmap_fails
 from keyhole.federation.capture import LIMIT_GB, CaptureWriter, Reply
+from keyhole.federation.choosing import choose_backend
 from keyhole.federation.partition import ByUser, shuffle
 from keyhole.federation.plan import PARTITIONS, TrainingPlan
+from keyhole.federation.precision import choose_precision
+from keyhole.federation.resident import keep_on_device
 from keyhole.federation.rounds import ClientUpdate, Federation, Round
 from keyhole.federation.training_folder import CHECKPOINT, TrainingFolder
 from keyhole.lock import locked
@@ -26,6 +27,7 @@ from keyhole.mean_and_std import normalisation_entries
 from keyhole.models import build
 from keyhole.models.weights import fill_defense_weights, read_defense_weights
 from keyhole.seeds import generator
+from keyhole.settings import Precision
 
 log = logging.getLogger("keyhole")
 
@@ -139,7 +141,8 @@ def run_captured_round(
     if writer is None:
         return federation.run_round(number, keep_updates=keep_updates)
     weights = federation.model.state_dict()
-    round_writer = writer.begin_round(number, weights, config=round_config(plan))
+    config = round_config(plan, federation.training.precision)
+    round_writer = writer.begin_round(number, weights, config=config)
 
     def write(sent: ClientUpdate) -> None:
         round_writer.add(Reply(str(sent.client), sent.update.change, sent.update.examples))
@@ -175,12 +178,16 @@ def build_federation(
     if plan.weights is not None:
         model = fill_defense_weights(model, read_defense_weights(plan.weights), str(plan.weights))
     shares = partition(data, images, plan.clients, generator(plan.seed, "partition"))
+    place = device or torch.device("cpu")
+    model = model.to(place)
+    kept = keep_on_device(data, place)
+    tested = kept if test[0] is data else keep_on_device(test[0], place)
     return Federation(
-        model=model.to(device or torch.device("cpu")),
-        data=data,
+        model=model,
+        data=kept,
         shares=[share[: plan.images] for share in shares],
-        test=test,
-        training=plan.training,
+        test=(tested, test[1]),
+        training=replace(plan.training, precision=choose_precision(plan.precision, model)),
         defense=defense,
         fraction=plan.fraction,
         seed=plan.seed,
@@ -218,32 +225,13 @@ def reads_by_user(plan: TrainingPlan) -> bool:
     return isinstance(PARTITIONS.parse(plan.partition), ByUser)
 
 
-def choose_backend(plan: TrainingPlan, federation: Federation) -> Backend:
-    """Returns the backend that the plan asks for or, if it leaves that open, the faster one."""
-    if plan.together == "no":
-        return LoopTrainer()
-    backend, sampled = VmapTrainer(), federation.sample_clients(1)
-    sizes = [len(federation.shares[client]) for client in sampled]
-    if not backend.supports(federation.model, sizes, federation.training, federation.defense):
-        if plan.together == "yes":
-            raise DoesNotFit(
-                "these clients cannot be trained together: they need equally many images, and a "
-                "defense without a gradient of its own"
-            )
-        return LoopTrainer()
-    first = sampled[: backend.clients_at_once(federation.model)]
-    clients = [federation.make_client(1, client) for client in first]
-    if plan.together == "yes":
-        why = why_vmap_fails(federation.model, clients)
-        if why is not None:
-            raise DoesNotFit(f"these clients cannot be trained together: {why}")
-    elif not vmap_is_faster(federation.model, clients):
-        return LoopTrainer()
-    return backend
+def round_config(plan: TrainingPlan, precision: Precision | None = None) -> dict[str, Any]:
+    """Returns the config that the server sends to its clients; audits read these names.
 
-
-def round_config(plan: TrainingPlan) -> dict[str, Any]:
-    """Returns the config that the server sends to its clients; audits read these names."""
+    Args:
+        plan: What is trained.
+        precision: The precision that clients train in.
+    """
     config: dict[str, Any] = {
         "lr": plan.lr,
         "batch-size": plan.batch_size,
@@ -252,6 +240,8 @@ def round_config(plan: TrainingPlan) -> dict[str, Any]:
         "client-mode": plan.client_mode,
         "defense": plan.defense,
     }
+    if precision not in (None, "float32"):
+        config["precision"] = precision
     return config | ({"local-steps": plan.steps} if plan.steps else {"local-epochs": plan.epochs})
 
 

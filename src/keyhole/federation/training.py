@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from keyhole.errors import DoesNotFit
-from keyhole.settings import ClientMode, Optimiser
+from keyhole.settings import ClientMode, Optimiser, Precision
 
 
 @dataclass(frozen=True)
@@ -28,6 +27,8 @@ class LocalTraining:
         momentum: SGD's momentum.
         clip: The largest norm of a step's gradient; longer gradients are scaled down.
         augment: Whether images are flipped and shifted at random in every step.
+        precision: ``float32``, ``tf32`` or ``bf16`` (see :mod:`keyhole.federation.precision`);
+            None leaves torch's own settings.
     """
 
     steps: int = 1
@@ -39,6 +40,7 @@ class LocalTraining:
     momentum: float = 0.0
     clip: float | None = None
     augment: bool = False
+    precision: Precision | None = None
 
     def __post_init__(self) -> None:
         if self.steps < 1 or ((self.epochs or self.steps > 1) and self.lr is None):
@@ -117,27 +119,3 @@ def clip_gradient(gradient: list[Tensor], limit: float | None) -> list[Tensor]:
     norm = torch.stack([g.norm() for g in gradient]).norm()
     scale = (limit / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(max=1)
     return [g * scale for g in gradient]
-
-
-def augment_images(images: Tensor, draw: torch.Generator | None = None) -> Tensor:
-    """Mirrors each image at random and shifts it by up to an eighth of its side.
-
-    Borders are reflected.
-
-    Args:
-        images: ``[n, C, H, W]``.
-        draw: A generator on the images' device; None: torch's global generator.
-    """
-    count, _, height, width = images.shape
-    device = images.device
-    mirrored = torch.rand(count, device=device, generator=draw) < 0.5
-    images = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(-1), images)
-    down, across = height // 8, width // 8
-    padded = F.pad(images, (across, across, down, down), mode="reflect")
-    rows = torch.randint(2 * down + 1, (count, 1), device=device, generator=draw)
-    rows = rows + torch.arange(height, device=device)
-    columns = torch.randint(2 * across + 1, (count, 1), device=device, generator=draw)
-    columns = columns + torch.arange(width, device=device)
-    which = torch.arange(count, device=device).view(-1, 1, 1)
-    places = (which, rows[:, :, None], columns[:, None, :])
-    return padded.permute(0, 2, 3, 1)[places].permute(0, 3, 1, 2)

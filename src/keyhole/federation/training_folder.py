@@ -22,7 +22,7 @@ from keyhole.atomic import (
     write_text,
 )
 from keyhole.errors import BadUpdate, RunFolderError, one_line
-from keyhole.federation.backends import LoopTrainer, VmapTrainer
+from keyhole.federation.choosing import BackendFacts
 from keyhole.federation.plan import TrainingPlan
 from keyhole.federation.rounds import Federation, Round
 from keyhole.lock import LOCK
@@ -31,8 +31,11 @@ from keyhole.update import read_safetensors
 PLAN, CHECKPOINT, ROUNDS = "plan.json", "checkpoint.safetensors", "rounds.jsonl"
 PLAN_KEY = "partition"
 """A key that only a training's plan has; plans of audits and membership runs do not."""
-BACKEND_KEY = "clients_trained"
-"""What ``plan.json`` holds besides the plan: whether clients are trained together."""
+NOTES = ("clients_trained", "precision_used", "steps_run")
+"""What ``plan.json`` holds besides the plan: how clients are trained."""
+
+LATER_FIELDS = {"precision": "auto", "compiled": "auto"}
+"""Fields that plans of earlier versions do not have."""
 
 
 class TrainingFolder:
@@ -66,8 +69,8 @@ class TrainingFolder:
                 remove_tree(self.root / name)
         begun = (self.root / CHECKPOINT).is_file()
         done = self.resume(federation) if begun else 0
-        how = "together" if is_stacked(federation) else "one by one"
-        write_json(self.root / PLAN, plan.to_json() | {BACKEND_KEY: how})
+        notes = BackendFacts.of(federation).notes()
+        write_json(self.root / PLAN, plan.to_json() | dict(zip(NOTES, notes, strict=True)))
         remove_unfinished(self.root, below=False)
         if not begun:
             write_text(self.root / ROUNDS, "")
@@ -82,7 +85,7 @@ class TrainingFolder:
             federation.model.load_state_dict(tensors)
             facts = json.loads(header["facts"])
             federation.memory = {int(client): memory for client, memory in facts["memory"].items()}
-            federation.backend = VmapTrainer() if facts["together"] else LoopTrainer()
+            BackendFacts.from_json(facts).apply(federation)
             done = int(facts["round"])
             lines = [line for line in self.read_log() if line["round"] < done]
         except (BadUpdate, AttributeError, KeyError, TypeError, ValueError, RuntimeError) as error:
@@ -108,7 +111,7 @@ class TrainingFolder:
             "round": number,
             "record": line,
             "memory": federation.memory,
-            "together": is_stacked(federation),
+            **BackendFacts.of(federation).to_json(),
         }
         write_tensors(
             self.root / CHECKPOINT, federation.model.state_dict(), {"facts": json.dumps(facts)}
@@ -126,11 +129,6 @@ class TrainingFolder:
         return lines
 
 
-def is_stacked(federation: Federation) -> bool:
-    """Returns whether clients are trained together."""
-    return not isinstance(federation.backend, LoopTrainer)
-
-
 def check_same_plan(path: Path, plan: TrainingPlan, *, fresh: bool) -> None:
     """Refuses a folder with another plan; with ``fresh``, any training's plan may be replaced.
 
@@ -145,8 +143,8 @@ def check_same_plan(path: Path, plan: TrainingPlan, *, fresh: bool) -> None:
     if not isinstance(found, dict) or PLAN_KEY not in found:
         raise RunFolderError(f"{path.parent} holds another run, no training: choose another --out")
     wanted = {k: v for k, v in plan.to_json().items() if v is not None}
-    same = {k: v for k, v in found.items() if v is not None and k != BACKEND_KEY}
-    if same | {"rounds": plan.rounds} != wanted and not fresh:
+    same = {k: v for k, v in found.items() if v is not None and k not in NOTES}
+    if LATER_FIELDS | same | {"rounds": plan.rounds} != wanted and not fresh:
         raise RunFolderError(
             f"{path.parent} holds another training: choose another --out, or replace it with "
             "--fresh"

@@ -41,6 +41,7 @@ def _architecture(name: str, summary: str, paper: str, address: str) -> Architec
 
 DIA = "Scheliga et al. 2023 (DIA)"
 ZHAO, ZHU, HE = "Zhao et al. 2020", "Zhu et al. 2019", "He et al. 2016"
+LECUN = "LeCun et al. 1998, as in Flower's quickstart"
 
 MODELS: dict[str, Architecture] = {
     entry.name: entry
@@ -50,6 +51,7 @@ MODELS: dict[str, Architecture] = {
         _architecture("lenet", "3 convolutions of 12 channels, sigmoid", ZHAO, "lenet:lenet"),
         _architecture("lenet-wide", "LeNet with weights from [-0.5, 0.5]", ZHU, "lenet:wide_lenet"),
         _architecture("resnet18", "ResNet-18, 3x3 stem, no max-pool", HE, "resnet:resnet18"),
+        _architecture("quickstart", "2 convolutions, 3 linear", LECUN, "quickstart:quickstart"),
     )
 }
 

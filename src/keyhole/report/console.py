@@ -12,11 +12,14 @@ from keyhole.auditing.labels import label_attack, label_defense
 from keyhole.auditing.results import AuditResult
 from keyhole.auditing.sections import Section
 from keyhole.auditing.verdict import BROKEN, NOT_BROKEN, NOT_SCORED, NOT_TESTED, Verdict
+from keyhole.defenses import Acted
 from keyhole.metrics import Metric
 from keyhole.report import view
 from keyhole.terminal import TextTable, plain_text, say, say_table, stdout_console
 
 COLOURS = {BROKEN: "red", NOT_BROKEN: "cyan", NOT_SCORED: "yellow", NOT_TESTED: "yellow"}
+
+ACTED = {Acted.IDLE: "red", Acted.WEAK: "red", Acted.UNKNOWN: "yellow", Acted.ACTED: "dim"}
 
 WIDE = 110
 """A terminal of this many columns has room for intervals beside the means."""
@@ -84,7 +87,10 @@ def print_section(section: Section, console: Console, styles: Sequence[Intervals
 
 
 def print_verdict(verdict: Verdict, console: Console) -> None:
-    """Prints one line, or one for each server; labels are told with the first."""
+    """Prints one line, or one for each server, and whether the defense acted.
+
+    Labels are told with the first line.
+    """
     for number, each in enumerate(verdict.lines):
         line = plain_text("  ")
         line.append_text(plain_text(f"{label_defense(verdict.defense)}: {each.subject}", "bold"))
@@ -93,6 +99,8 @@ def print_verdict(verdict: Verdict, console: Console) -> None:
             labels = view.format_value("labels", verdict.labels)
             line.append_text(plain_text(f"; labels inferred: {labels}"))
         say(line, console=console)
+    if verdict.acted is not None:
+        say(f"    {verdict.acted.words}", console=console, style=ACTED[verdict.acted.status])
 
 
 def build_table(section: Section, style: Intervals) -> TextTable:

@@ -21,6 +21,7 @@ RULES = {
     Rule.BROKEN: "An attacker read an image of a client.",
     Rule.READ: "An attacker read a larger share of the images than is allowed.",
     Rule.WORSE: "An attacker read more than in the baseline.",
+    Rule.IDLE: "A defense did nothing, or less than it declares.",
     Rule.UNTESTED: "Nothing was measured here, so that no condition can be checked.",
 }
 

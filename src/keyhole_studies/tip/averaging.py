@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -153,7 +154,7 @@ def build_federation(
 ) -> Federation:
     """The clients with their images, and the network."""
     resident = load_resident_data(name, data_dir, seed, device)
-    data = resident.data
+    data, on_gpu = resident.data, device.type == "cuda"
     model = build(
         settings.model,
         classes=len(data.classes),
@@ -165,17 +166,15 @@ def build_federation(
     draw = generator(seed, "partition")
     shares = PARTITIONS.parse(partition)(data, resident.train_indices, settings.clients, draw)
     return Federation(
-        model=model.to(device),
+        model=defense.prepare_model(model).to(device),
         data=data,
         shares=cut_to_batches(shares, settings.batch_size),
         test=(resident.test, resident.test_indices[: settings.tested]),
-        training=settings.make_training(),
+        training=replace(settings.make_training(), precision="bf16" if on_gpu else None),
         defense=defense,
         fraction=settings.sampled / settings.clients,
         seed=seed,
-        backend=CudaGraphTrainer(half=True, slots=settings.sampled)
-        if device.type == "cuda"
-        else LoopTrainer(),
+        backend=CudaGraphTrainer(slots=settings.sampled) if on_gpu else LoopTrainer(),
     )
 
 

@@ -36,3 +36,17 @@ def test_the_gpu_sees_what_the_cpu_sees(observe: Callable[..., Any], name: str) 
         assert found.images.isfinite().all()
         losses = here.diagnostics["loss"], found.diagnostics["loss"]
         assert losses[0] == pytest.approx(losses[1], rel=1e-2)
+
+
+def test_a_compiled_step_sees_what_a_plain_one_sees(observe: Callable[..., Any]) -> None:
+    digits = load("digits")
+    model = build("mlp", classes=10, channels=1, image_size=8)
+    victim = observe(model, digits, [3], Dropout(p=0.25)).telling("labels")
+    seen = victim.observation
+    there = Server(model.cuda()).receive(
+        seen.update.map(lambda _, tensor: tensor.cuda()), seen.knowledge
+    )
+    plain = InvertingGradients(iterations=20, compiled="never")(there)
+    found = InvertingGradients(iterations=20, compiled="always")(there)
+    assert found.notes == ()
+    assert found.diagnostics["loss"] == pytest.approx(plain.diagnostics["loss"], rel=1e-2)

@@ -1,4 +1,4 @@
-"""IG against noise that it knows, and at the model that the client uploaded."""
+"""IG against noise and bounds that it knows, and at the model that the client uploaded."""
 
 from __future__ import annotations
 
@@ -99,3 +99,16 @@ def test_the_uploaded_model_shows_less(clients: Clients) -> None:
     there = ATTACKS.parse("ig-uploaded(iterations=100)")(seen)
     here = ATTACKS.parse("ig(iterations=100)")(seen)
     assert client.decibels(here.images) > client.decibels(there.images) + 3
+
+
+@pytest.mark.parametrize("text", ["pruning(ratio=0.8)", "signsgd", "quantise(bits=3)"])
+def test_knowing_the_bounds_of_what_is_not_shown_helps(clients: Clients, text: str) -> None:
+    model = build("lenet", classes=10, channels=1, image_size=(8, 8), seed=0)
+    attack, defense = InvertingGradients(iterations=150), DEFENSES.parse(text)
+    [client] = clients(model, [[0]])
+    informed = observe_noisy(client, defense, known=True)
+    naive = client.decibels(attack(observe_noisy(client, defense, known=False)).images)
+    assert client.decibels(attack(informed).images) > naive + 3
+    as_published = dataclasses.replace(informed.knowledge, adaptive=False)
+    again = attack(dataclasses.replace(informed, knowledge=as_published))
+    assert client.decibels(again.images) == pytest.approx(naive)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,8 @@ from torch import nn
 from keyhole.data import load
 from keyhole.defenses import DEFENSES
 from keyhole.federation import LocalTraining
-from keyhole.federation.backends.cuda_graph import CudaGraphTrainer, GraphedModel
+from keyhole.federation.backends.cuda_graph import CudaGraphTrainer
+from keyhole.federation.backends.recorder import Recorder
 from keyhole.federation.client import RoundClient, train_client
 from keyhole.seeds import generator
 
@@ -42,14 +45,31 @@ def convolutional() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(72, 10))
 
 
-class FakeGraph:
-    """Stands in for a CUDA graph: takes the step anew."""
+class FakeRecording:
+    """Stands in for a CUDA graph: does the work anew."""
 
-    def __init__(self, graphed: GraphedModel, x: torch.Tensor, y: torch.Tensor) -> None:
-        self.graphed, self.x, self.y = graphed, x, y
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.replay = work
 
-    def replay(self) -> None:
-        self.graphed.run_step(self.x, self.y)
+
+@pytest.fixture
+def recording(monkeypatch: pytest.MonkeyPatch) -> list[FakeRecording]:
+    """Lets steps be recorded on a CPU; returns the recordings."""
+    made: list[FakeRecording] = []
+
+    def record(recorder: Recorder, work: Callable[[], None]) -> FakeRecording:
+        made.append(FakeRecording(work))
+        return made[-1]
+
+    begin = Recorder.__init__
+
+    def begin_recording(recorder: Recorder, device: torch.device) -> None:
+        begin(recorder, device)
+        recorder.records = True
+
+    monkeypatch.setattr(Recorder, "__init__", begin_recording)
+    monkeypatch.setattr(Recorder, "record", record)
+    return made
 
 
 def assert_agrees(recipe: LocalTraining, defense: str, device: str, slots: int) -> None:
@@ -77,16 +97,11 @@ def assert_agrees(recipe: LocalTraining, defense: str, device: str, slots: int) 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 @pytest.mark.parametrize(("defense", "slots"), [("none", 2), ("csvar", 3), ("image-noise", 1)])
 def test_the_steps_are_those_of_a_client_alone(
-    recipe: LocalTraining, defense: str, slots: int, monkeypatch: pytest.MonkeyPatch
+    recipe: LocalTraining, defense: str, slots: int, recording: list[FakeRecording]
 ) -> None:
     """Without a graph, on the CPU: the arithmetic, the draws and the turns."""
-
-    def record_step(graphed: GraphedModel, x: torch.Tensor, y: torch.Tensor) -> object:
-        x, y = x.clone(), y.clone()
-        return FakeGraph(graphed, x, y), x, y
-
-    monkeypatch.setattr(GraphedModel, "record_step", record_step)
     assert_agrees(recipe, defense, "cpu", slots)
+    assert recording
 
 
 @pytest.mark.gpu

@@ -26,8 +26,8 @@ from keyhole.federation.backends.vmap import (
     uses_batch_statistics,
     vmap_is_faster,
 )
+from keyhole.federation.choosing import choose_backend
 from keyhole.federation.client import RoundClient
-from keyhole.federation.run import choose_backend
 from keyhole.federation.training import clip_gradient
 from keyhole.models import build
 from keyhole.seeds import generator

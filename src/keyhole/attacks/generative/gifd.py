@@ -72,7 +72,9 @@ class Gifd(Matching):
     summary: ClassVar[str] = "matches gradients within a generator's images, stage by stage"
     paper: ClassVar[str] = "Fang et al. 2023 (GIFD)"
     needs: ClassVar[str] = "a generator of images like the client's (one for CIFAR-10 is shipped)"
-    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE, Capability.NOISE})
+    uses: ClassVar[frozenset[Capability]] = frozenset(
+        {Capability.IMAGE_CHANGE, Capability.NOISE, Capability.VALUES}
+    )
     published: ClassVar[dict[str, Any]] = {"iterations": 1000}
 
     def incompatibilities(self, observation: Observation) -> list[str]:

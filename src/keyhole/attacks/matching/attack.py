@@ -14,11 +14,13 @@ from torch import Tensor
 from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
+from keyhole.attacks.matching.compiled_step import Compilation
 from keyhole.attacks.matching.gradients.gradient_weights import (
     WeightsByName,
     leave_out_values,
     weights_from_noise,
 )
+from keyhole.attacks.matching.gradients.intervals import IntervalsByName
 from keyhole.attacks.matching.gradients.matchers import Backend
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.unknowns import SoftLabels
@@ -41,6 +43,9 @@ MaskSource = Literal["ignored", "given", "sought", "read"]
 class Matching(Attack):
     """Searches for images whose gradient is the one observed.
 
+    Where a known defense shows bounds in place of values, the gradient has to lie between them:
+    the objective is its :meth:`~keyhole.attacks.matching.parts.objectives.Objective.bounded` form.
+
     Args:
         iterations: The most iterations for each victim.
         lr: Learning rate.
@@ -56,6 +61,8 @@ class Matching(Attack):
         backend: How gradients are computed: ``factored``, by ``vmap`` or in a ``loop``; ``auto``:
             the fastest that takes the model.
         precision: The type in which a GPU multiplies.
+        compiled: Whether steps are compiled: ``always``, ``never``, or on a GPU where so many steps
+            follow that the minutes of compiling are won back (``auto``).
         seed: Seed of the first guesses.
     """
 
@@ -67,11 +74,13 @@ class Matching(Attack):
     trials: Count = 1
     backend: Backend = "auto"
     precision: Precision = "float32"
+    compiled: Compilation = "auto"
     seed: int = 0
 
     published: ClassVar[dict[str, Any]] = {}
     """The paper's settings where ours differ; ``--parity paper`` uses them."""
     exact: ClassVar[bool] = False
+    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE, Capability.VALUES})
     needs: ClassVar[str] = "any differentiable model; minutes rather than seconds"
 
     @abstractmethod
@@ -89,6 +98,8 @@ class Matching(Attack):
             problem: The model and what its victims have in common.
         """
         parts = self.build_parts(problem)
+        if Capability.VALUES in self.uses and problem.knowledge.defense_with(Capability.VALUES):
+            parts = replace(parts, objective=parts.objective.bounded())
         if self.labels == "sought":
             parts = replace(parts, labels=SoftLabels())
         if self.masks in ("sought", "read"):
@@ -157,6 +168,17 @@ class Matching(Attack):
         if Capability.NOISE not in self.uses:
             return observation.update.gradient(), {}
         return merge_updates(observation)
+
+    def target_intervals(self, observation: Observation) -> IntervalsByName:
+        """Returns the bounds that a known defense declares for values that are not shown.
+
+        Args:
+            observation: What the server observed of the victim.
+        """
+        defense = observation.knowledge.defense_with(Capability.VALUES)
+        if defense is None or Capability.VALUES not in self.uses:
+            return {}
+        return defense.possible_values(observation.update)
 
     def extra_inputs(self, observation: Observation) -> dict[str, Tensor]:
         """Returns tensors that the attack's own parts need to know about one victim, by name.

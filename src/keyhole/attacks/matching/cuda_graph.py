@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from keyhole.attacks.matching.engine import Engine, Stepper, make_stepper
-from keyhole.attacks.matching.gradients.matchers import Matcher
+from keyhole.attacks.matching.engine import Step, Stepper, repeat_step
 from keyhole.attacks.matching.state import KNOWN, State
 from keyhole.errors import one_line
 
@@ -13,10 +12,11 @@ WARM_UP = 2
 """Steps taken before capture, so that libraries choose their kernels; they are undone."""
 
 
-def make_graph_stepper(
-    engine: Engine, state: State, matcher: Matcher
-) -> tuple[Stepper, str | None]:
-    """A stepper that replays one captured step, or a plain one and why the capture failed."""
+def make_graph_stepper(step: Step, state: State) -> tuple[Stepper, str | None]:
+    """A stepper that replays one captured step, or a plain one and why the capture failed.
+
+    ``step`` changes ``state`` in place.
+    """
     before = {n: t.clone() for n, t in state.items() if not n.startswith(KNOWN)}
     graph = torch.cuda.CUDAGraph()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -24,10 +24,10 @@ def make_graph_stepper(
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(WARM_UP):
-                engine.step(state, matcher)
+                step()
         torch.cuda.current_stream().wait_stream(side)
         with torch.cuda.graph(graph):
-            engine.step(state, matcher)
+            step()
         note = None
     except torch.cuda.OutOfMemoryError:
         raise
@@ -38,7 +38,7 @@ def make_graph_stepper(
         for name, tensor in before.items():
             state[name].copy_(tensor)
     if note is not None:
-        return make_stepper(engine, state, matcher), note
+        return repeat_step(step), note
 
     def replay(count: int) -> None:
         for _ in range(count):

@@ -137,15 +137,22 @@ class Engine:
         return lr
 
 
+Step = Callable[[], None]
+"""Takes one step."""
 Stepper = Callable[[int], None]
 """Called with a number of steps, takes that many."""
 
 
-def make_stepper(engine: Engine, state: State, matcher: Matcher) -> Stepper:
-    """A stepper that runs one step after another."""
+def repeat_step(step: Step) -> Stepper:
+    """A stepper that takes one step after another."""
 
     def advance(count: int) -> None:
         for _ in range(count):
-            engine.step(state, matcher)
+            step()
 
     return advance
+
+
+def make_stepper(engine: Engine, state: State, matcher: Matcher) -> Stepper:
+    """A stepper of some victims that takes the engine's own steps."""
+    return repeat_step(lambda: engine.step(state, matcher))

@@ -20,6 +20,7 @@ from keyhole.attacks.matching.parts.priors import LastFeatures, Prior, TotalVari
 from keyhole.attacks.matching.parts.unknowns import Pixels
 from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.attacks.matching.readable_masks import find_readable_sites
+from keyhole.defenses.base import Defense
 from keyhole.defenses.capabilities import BlockShuffle, Capability
 from keyhole.models.anatomy import find_logits_layer
 from keyhole.models.channel_importance import apply_change
@@ -37,7 +38,9 @@ class InvertingGradients(Matching):
     """Cosine distance with total variation, by Adam on the sign of the pixels' gradient.
 
     An attacker who knows where a defense adds noise gives the noisy values less weight and
-    averages several updates of the same images (see :mod:`keyhole.attacks.noise`).
+    averages several updates of the same images (see :mod:`keyhole.attacks.noise`). One who knows
+    bounds of values that are not shown searches between them
+    (:mod:`keyhole.attacks.matching.parts.bounded_objectives`).
 
     Args:
         tv: Weight of the images' total variation.
@@ -65,6 +68,7 @@ class InvertingGradients(Matching):
         {
             Capability.IMAGE_CHANGE,
             Capability.NOISE,
+            Capability.VALUES,
             Capability.MISLEADING,
             Capability.NORMS,
             Capability.BATCH_CHANGE,
@@ -160,7 +164,7 @@ class DropoutInversion(InvertingGradients):
     summary: ClassVar[str] = "IG that seeks the client's dropout masks with the image"
     paper: ClassVar[str] = "Scheliga et al. 2023 (DIA)"
     uses: ClassVar[frozenset[Capability]] = frozenset(
-        {Capability.IMAGE_CHANGE, Capability.NOISE, Capability.HIDDEN_MASKS}
+        {Capability.IMAGE_CHANGE, Capability.NOISE, Capability.VALUES, Capability.HIDDEN_MASKS}
     )
 
 
@@ -174,7 +178,7 @@ class DiaRead(DropoutInversion):
     summary: ClassVar[str] = "DIA with the masks that the update shows read from it"
     paper: ClassVar[str] = "Keyhole; after Scheliga et al. 2023 (DIA)"
     needs: ClassVar[str] = "one image per client; dropout straight before a linear layer"
-    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.HIDDEN_MASKS})
+    uses: ClassVar[frozenset[Capability]] = frozenset({Capability.HIDDEN_MASKS, Capability.VALUES})
     only_adaptive: ClassVar[bool] = True
 
     def incompatibilities(self, observation: Observation) -> list[str]:
@@ -185,6 +189,10 @@ class DiaRead(DropoutInversion):
                 "whose output goes straight into a linear layer"
             )
         return reasons
+
+    def matching_capabilities(self, defense: Defense) -> frozenset[Capability]:
+        usable = super().matching_capabilities(defense)
+        return usable if Capability.HIDDEN_MASKS in usable else frozenset()
 
 
 @dataclass(frozen=True, kw_only=True)

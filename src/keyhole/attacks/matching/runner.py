@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from statistics import fmean
 
 import torch
@@ -13,8 +14,13 @@ from torch import Tensor
 from keyhole.attacks.checkpointer import Checkpointer, Saved
 from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.chunk_size import cpu_chunk_size, gpu_chunk_size, halve
+from keyhole.attacks.matching.compiled_step import (
+    Compilation,
+    compiling_pays,
+    make_compiled_step,
+)
 from keyhole.attacks.matching.cuda_graph import make_graph_stepper
-from keyhole.attacks.matching.engine import BEST, Engine, Stepper
+from keyhole.attacks.matching.engine import BEST, Engine, Stepper, repeat_step
 from keyhole.attacks.matching.gradients.matchers import Matcher
 from keyhole.attacks.matching.progress import Progress, tensors_under
 from keyhole.attacks.matching.state import (
@@ -50,6 +56,7 @@ class Runner:
     """Makes the generator of a victim's first guess, given the victim and the attempt (0 or 1)."""
     victims: int
     checkpointer: Checkpointer
+    compilation: Compilation = "auto"
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     history: dict[int, History] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -90,7 +97,7 @@ class Runner:
         """Runs the first active chunk until every victim in it is done."""
         state = self.active[0]
         matcher = self.make_matcher(state["victim"].tolist())
-        advance = self._make_stepper(state, matcher)
+        advance = self._make_stepper(state, matcher, self.engine.iterations)
         self._report_progress(state)
         while bool((state["alive"] | state["broken"]).any()):
             self._advance(advance, min(CHECK_INTERVAL, self._iterations_left(state)))
@@ -105,7 +112,7 @@ class Runner:
                 rows = alive.nonzero().flatten()
                 state, matcher = select_rows(state, rows), matcher.select(rows)
                 self.active[0] = state
-                advance = self._make_stepper(state, matcher)
+                advance = self._make_stepper(state, matcher, self._iterations_left(state))
             if self.checkpointer.due() or INTERRUPTS.asked:
                 self._save()
                 INTERRUPTS.check()
@@ -140,13 +147,32 @@ class Runner:
         running = state["iterations"][state["alive"] | state["broken"]]
         return max(1, self.engine.iterations - int(running.min()))
 
-    def _make_stepper(self, state: State, matcher: Matcher) -> Stepper:
-        if not state["alive"].is_cuda:
+    def _make_stepper(self, state: State, matcher: Matcher, iterations: int) -> Stepper:
+        """The fastest stepper for some victims that so many iterations at most await.
+
+        A note says what could not be done.
+        """
+        is_cuda, step = state["alive"].is_cuda, None
+        steps = iterations * self._chunks_to_come(state)
+        if compiling_pays(self.compilation, matcher, steps, state):
+            step, note = make_compiled_step(self.engine, state, matcher)
+            self._add_note(note)
+        if not is_cuda:
+            if step is not None:
+                return repeat_step(step)
             return make_threaded_stepper(self.engine, state, matcher)
-        advance, note = make_graph_stepper(self.engine, state, matcher)
+        plain = partial(self.engine.step, state, matcher)
+        advance, note = make_graph_stepper(step or plain, state)
+        self._add_note(note)
+        return advance
+
+    def _chunks_to_come(self, state: State) -> int:
+        """The number of chunks of this size: this one, and those of victims not yet started."""
+        return 1 + (self.victims - len(self.history)) // max(1, len(state["alive"]))
+
+    def _add_note(self, note: str | None) -> None:
         if note is not None and note not in self.notes:
             self.notes.append(note)
-        return advance
 
     def _report_progress(self, state: State) -> None:
         """Records losses and, ever more rarely, the images, and tells the checkpointer."""

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from keyhole.attacks.matching.cpu_products import multiply_fast
 from keyhole.attacks.matching.engine import Engine, Stepper, make_stepper
 from keyhole.attacks.matching.gradients.matchers import Matcher
 from keyhole.attacks.matching.state import State
@@ -23,7 +24,7 @@ def make_threaded_stepper(engine: Engine, state: State, matcher: Matcher) -> Ste
     forks = [matcher.fork(rows) for rows in shares] if len(shares) > 1 else []
     matchers = [fork for fork in forks if fork is not None]
     if len(matchers) < 2:
-        return make_stepper(engine, state, matcher)
+        return multiplying_fast(make_stepper(engine, state, matcher))
     views = [slice_state(state, slice(int(rows[0]), int(rows[-1]) + 1)) for rows in shares]
     steppers = [make_stepper(engine, *pair) for pair in zip(views, matchers, strict=True)]
 
@@ -38,7 +39,17 @@ def make_threaded_stepper(engine: Engine, state: State, matcher: Matcher) -> Ste
         finally:
             torch.set_num_threads(threads)
 
-    return advance
+    return multiplying_fast(advance)
+
+
+def multiplying_fast(advance: Stepper) -> Stepper:
+    """The same stepper, while a CPU multiplies by the faster library."""
+
+    def advance_fast(count: int) -> None:
+        with multiply_fast():
+            advance(count)
+
+    return advance_fast
 
 
 def slice_state(state: State, rows: slice) -> State:

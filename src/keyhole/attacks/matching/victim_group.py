@@ -64,6 +64,7 @@ class VictimGroup:
             make_generator=self.make_generator,
             victims=len(self.observations) * self.attack.trials,
             checkpointer=checkpointer,
+            compilation=self.attack.compiled,
             notes=self.notes,
         )
 
@@ -94,6 +95,7 @@ class VictimGroup:
             self.problem.like,
             unit=self.parts.objective.scale_free,
             gradient_weights=[self.attack.gradient_weights(self.observation(v)) for v in victims],
+            intervals=[self.attack.target_intervals(self.observation(v)) for v in victims],
         )
         matcher, notes = choose_matcher(
             self.problem,

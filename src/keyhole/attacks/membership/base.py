@@ -22,7 +22,7 @@ from keyhole.attacks.membership.target_training import (
 from keyhole.data.image_set import normalise
 from keyhole.defenses import ClientSide
 from keyhole.errors import DoesNotFit
-from keyhole.federation.training import augment_images
+from keyhole.federation.augmentation import augment_images
 from keyhole.registry import label_of, name_class, spell_part
 from keyhole.seeds import derive, generator, seeded_globally
 

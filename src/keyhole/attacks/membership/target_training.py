@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from keyhole.data.image_set import ImageSet
 from keyhole.defenses import Defense, NoDefense
+from keyhole.defenses.base import uses_door
 from keyhole.errors import DoesNotFit
 from keyhole.federation import Federation, LocalTraining, average_updates
 from keyhole.federation.backends.vmap import VmapTrainer, why_vmap_fails
@@ -274,4 +275,4 @@ def limit_threads(model: nn.Module) -> Iterator[None]:
 
 def changes_images(defense: Defense) -> bool:
     """Whether a defense changes images before clients train on them."""
-    return type(defense).on_images is not Defense.on_images
+    return uses_door(defense, "on_images")

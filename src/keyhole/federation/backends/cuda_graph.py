@@ -7,44 +7,45 @@ that of :func:`keyhole.federation.client.compute_local_update`, to float toleran
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
+from keyhole.defenses import NoDefense
 from keyhole.defenses.base import Defense, Telemetry, uses_door
+from keyhole.errors import one_line
+from keyhole.federation.augmentation import Augmentation
 from keyhole.federation.backends.base import Backend
+from keyhole.federation.backends.epoch_feed import EpochFeed
+from keyhole.federation.backends.graphed_model import GraphedModel
+from keyhole.federation.backends.recorder import WARM_UP
 from keyhole.federation.client import RoundClient, update_from_change
-from keyhole.federation.training import LocalTraining, augment_images
-from keyhole.models.modes import is_partly_frozen, set_mode
+from keyhole.federation.training import LocalTraining
+from keyhole.models.modes import is_partly_frozen
+from keyhole.seeds import derive
 from keyhole.seeds import generator as named_generator
-from keyhole.update import Update, check_weights, subtract
-
-WARM_UP_STEPS = 3
-ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
-"""torch's defaults."""
+from keyhole.update import Update, check_weights
 
 
 class CudaGraphTrainer(Backend):
     """Trains clients by recorded steps; recordings are kept from round to round.
 
-    A single slot uses the channels-last layout, which is faster. Several slots do not: cuDNN's
-    batch norm in that layout waits until all its blocks are on the device, and two of them at once
-    may block each other for ever.
+    A single slot uses the channels-last layout in bfloat16 and TF32, which is faster. Several slots
+    do not: cuDNN's batch norm in that layout waits until all its blocks are on the device, and two
+    of them at once may block each other for ever.
 
     Args:
-        half: Whether activations are in bfloat16; weights and sums stay in float32.
         slots: How many clients take turns step by step, each on its own stream, so that small
             operations of several clients share the device.
+        compiled: Whether networks are compiled by ``torch.compile`` before they are recorded.
     """
 
-    def __init__(self, *, half: bool = False, slots: int = 1) -> None:
-        self.half = half
-        self.layout = torch.channels_last if half and slots == 1 else torch.contiguous_format
+    def __init__(self, *, slots: int = 1, compiled: bool = False) -> None:
+        self.compiled = compiled
         self.slots = [StreamSlot() for _ in range(slots)]
 
     def supports(
@@ -83,18 +84,36 @@ class CudaGraphTrainer(Backend):
         for start in range(0, len(clients), width):
             chunk = clients[start : start + width]
             runs = [
-                ClientRun(
-                    model, client, defense, slot.graphed_model(model, client.training, self), slot
-                )
+                ClientRun(model, client, defense, self.graphed_model(slot, model, client), slot)
                 for client, slot in zip(chunk, self.slots, strict=False)
             ]
             active = [run.steps() for run in runs]
             while active:
                 active = [steps for steps in active if next(steps, None) is not None]
-            if next(model.parameters()).is_cuda:
-                torch.cuda.synchronize()
+            for run in runs:
+                run.slot.finish()
             results += [run.result() for run in runs]
         return results
+
+    def graphed_model(
+        self, slot: StreamSlot, model: nn.Module, client: RoundClient
+    ) -> GraphedModel:
+        """Returns the slot's copy of ``model`` for this kind of training, made on first use.
+
+        Args:
+            slot: The slot.
+            model: The global model.
+            client: A client of this training.
+        """
+        training = client.training
+        how = (training.optimiser, training.momentum, training.clip)
+        key = (training.mode, training.precision, *how)
+        if key not in slot.models:
+            alone = len(self.slots) == 1
+            last = alone and training.precision in ("bf16", "tf32")
+            layout = torch.channels_last if last else torch.contiguous_format
+            slot.models[key] = GraphedModel(model, training, layout, compiled=self.compiled)
+        return slot.models[key]
 
 
 class StreamSlot:
@@ -104,28 +123,28 @@ class StreamSlot:
         self.models: dict[object, GraphedModel] = {}
         self.stream: torch.cuda.Stream | None = None
 
-    def graphed_model(
-        self, model: nn.Module, training: LocalTraining, trainer: CudaGraphTrainer
-    ) -> GraphedModel:
-        """Returns the slot's copy of ``model`` for this kind of training, made on first use."""
-        key = (training.mode, training.optimiser, training.momentum, training.clip)
-        if key not in self.models:
-            self.models[key] = GraphedModel.from_model(
-                model, training, trainer.half, trainer.layout
-            )
-        return self.models[key]
-
     @contextmanager
-    def use_stream(self, device: torch.device) -> Iterator[None]:
-        """Runs the block on this slot's stream, after what was launched before."""
+    def use_stream(self, device: torch.device, *, wait: bool = False) -> Iterator[None]:
+        """Runs the block on this slot's stream.
+
+        Args:
+            device: The model's device; on a CPU there are no streams.
+            wait: Whether the stream first waits for what the default stream was told to do.
+        """
         if device.type != "cuda":
             yield
             return
         if self.stream is None:
             self.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-        self.stream.wait_stream(torch.cuda.default_stream(device))
+        if wait:
+            self.stream.wait_stream(torch.cuda.default_stream(device))
         with torch.cuda.stream(self.stream):
             yield
+
+    def finish(self) -> None:
+        """Lets the default stream wait for this one."""
+        if self.stream is not None:
+            torch.cuda.default_stream(self.stream.device).wait_stream(self.stream)
 
 
 class ClientRun:
@@ -142,6 +161,8 @@ class ClientRun:
         self.model, self.client, self.defense = model, client, defense
         self.graphed, self.slot = graphed, slot
         self.side = client.side(model)
+        self.device = client.images.device
+        self.draws: Tensor | None = None
 
     def inputs(self, epoch: int) -> Tensor:
         """Returns the model's inputs of a local epoch."""
@@ -151,23 +172,56 @@ class ClientRun:
     def steps(self) -> Iterator[int]:
         """Takes one training step at a time and yields its number."""
         client, training = self.client, self.client.training
-        device, last_epoch = client.images.device, 0
-        with self.slot.use_stream(device):
+        changes = client.images_by_epoch is not None or uses_door(self.defense, "on_images")
+        number = 0
+        with self.slot.use_stream(self.device, wait=True):
             inputs = self.inputs(0)
             seed = int(torch.randint(2**62, (), generator=client.generator))
-            draw = torch.Generator(device).manual_seed(seed)
+            draw = torch.Generator(self.device).manual_seed(seed)
+            self.seed_draws(derive(seed, "dropout") if training.augment else seed)
             self.graphed.reset(self.model, training)
+            feed = self.graphed.load(inputs, client.labels)
         batches = training.batches(len(inputs), named_generator(seed, "batches"))
-        for number, (epoch, batch) in enumerate(batches):
-            with self.slot.use_stream(device):
-                if epoch > last_epoch:
-                    inputs = self.inputs(epoch)
-                last_epoch = epoch
-                chosen = batch.to(device, non_blocking=True)
-                x = inputs[chosen]
-                x = augment_images(x, draw) if training.augment else x
-                self.graphed.step(x, client.labels[chosen])
-            yield number
+        for epoch, group in groupby(batches, key=lambda pair: pair[0]):
+            chosen = [batch for _, batch in group]
+            with self.slot.use_stream(self.device, wait=True):
+                if epoch > 0 and changes:
+                    feed = self.graphed.load(self.inputs(epoch), client.labels)
+                self.begin_epoch(feed, chosen, draw)
+            for batch in chosen:
+                with self.slot.use_stream(self.device), self.own_draws():
+                    self.graphed.step_from_feed(len(batch))
+                yield number
+                number += 1
+
+    def begin_epoch(
+        self, feed: EpochFeed, batches: Sequence[Tensor], draw: torch.Generator
+    ) -> None:
+        """Puts the order of the images, and the draws of their augmentation, on the device."""
+        height, width = feed.inputs.shape[-2:]
+        drawn = None
+        if self.client.training.augment:
+            parts = [
+                Augmentation.draw(len(batch), height, width, self.device, draw) for batch in batches
+            ]
+            drawn = Augmentation.concatenate(parts)
+        feed.begin_epoch(torch.cat(list(batches)), drawn)
+
+    def seed_draws(self, seed: int) -> None:
+        """Seeds what the network itself draws, such as dropout."""
+        self.draws = torch.Generator(self.device).manual_seed(seed).get_state()
+
+    @contextmanager
+    def own_draws(self) -> Iterator[None]:
+        """Inside the block torch's global generator is this client's own."""
+        assert self.draws is not None
+        before = get_draws(self.device)
+        set_draws(self.device, self.draws)
+        try:
+            yield
+        finally:
+            self.draws = get_draws(self.device)
+            set_draws(self.device, before)
 
     def result(self) -> tuple[Update, Telemetry]:
         """Returns the defended update and what the defense reports."""
@@ -176,172 +230,41 @@ class ClientRun:
         return self.defense.on_update(update.check(), self.side), self.side.telemetry
 
 
-@dataclass
-class GraphedModel:
-    """A copy of a model at fixed memory addresses, and one recorded step per batch shape.
+def get_draws(device: torch.device) -> Tensor:
+    """Returns the state of torch's global generator of a device."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def set_draws(device: torch.device, state: Tensor) -> None:
+    """Sets the state of torch's global generator of a device."""
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)
+
+
+def why_recording_fails(
+    model: nn.Module, client: RoundClient, trainer: CudaGraphTrainer
+) -> str | None:
+    """Tries a few steps on one batch; returns why they cannot be recorded, or None.
 
     Args:
-        local: The copy, which steps train.
-        velocity: Running means of each weight's gradient.
-        squares: Running means of the squared gradient; empty unless the optimiser is Adam.
-        steps_taken: The number of steps since the last reset.
-        training: Optimiser, momentum and clip.
-        lr: The learning rate of the next step, a tensor that recorded steps read.
-        half: Whether activations are in bfloat16.
-        layout: The memory format of the weights and inputs.
-        graphs: For each batch shape a recorded step, its inputs and its labels.
+        model: The global model, on a GPU.
+        client: A client, of which a copy is tried: it leaves no trace.
+        trainer: What will train the clients.
     """
-
-    local: nn.Module
-    velocity: list[Tensor]
-    squares: list[Tensor]
-    steps_taken: Tensor
-    training: LocalTraining
-    lr: Tensor
-    half: bool
-    layout: torch.memory_format
-    graphs: dict[torch.Size, tuple[torch.cuda.CUDAGraph, Tensor, Tensor]]
-
-    @classmethod
-    def from_model(
-        cls, model: nn.Module, training: LocalTraining, half: bool, layout: torch.memory_format
-    ) -> GraphedModel:
-        """Copies a model; nothing is recorded yet.
-
-        Args:
-            model: The model.
-            training: Optimiser, momentum, clip and mode.
-            half: Whether activations are in bfloat16.
-            layout: The memory format of the weights and inputs.
-        """
-        local = set_mode(copy.deepcopy(model), training.mode).requires_grad_(True)
-        local = local.to(memory_format=layout)
-        weights = list(local.parameters())
-        velocity = [torch.zeros_like(w) for w in weights]
-        squares = [torch.zeros_like(w) for w in weights] if training.optimiser == "adam" else []
-        taken, rate = torch.zeros(2, device=weights[0].device, dtype=torch.double)
-        return cls(local, velocity, squares, taken, training, rate, half, layout, {})
-
-    @property
-    def optimiser_state(self) -> list[Tensor]:
-        """What a step changes besides the weights and buffers."""
-        return [*self.velocity, *self.squares, self.steps_taken]
-
-    @torch.no_grad()
-    def reset(self, model: nn.Module, training: LocalTraining) -> None:
-        """Copies the global weights and clears the optimiser's state.
-
-        Args:
-            model: The global model.
-            training: Its learning rate is set.
-        """
-        assert training.lr is not None
-        own, sent = self.local.state_dict(), model.state_dict()
-        for name, tensor in own.items():
-            tensor.copy_(sent[name])
-        for tensor in self.optimiser_state:
-            tensor.zero_()
-        self.lr.fill_(training.lr)
-
-    def compute_change(self, model: nn.Module) -> dict[str, Tensor]:
-        """Returns what training has changed in the global weights.
-
-        Args:
-            model: The global model.
-        """
-        own, sent = self.local.state_dict(), model.state_dict()
-        return {name: subtract(own[name], sent[name]).detach() for name in sent}
-
-    def step(self, x: Tensor, y: Tensor) -> None:
-        """Takes one step on a batch; records it first if the batch shape is new.
-
-        Args:
-            x: Inputs ``[n, C, H, W]``.
-            y: Labels ``[n]``.
-        """
-        if x.shape not in self.graphs:
-            self.graphs[x.shape] = self.record_step(x, y)
-        graph, graph_x, graph_y = self.graphs[x.shape]
-        graph_x.copy_(x)
-        graph_y.copy_(y)
-        graph.replay()
-
-    def record_step(self, x: Tensor, y: Tensor) -> tuple[torch.cuda.CUDAGraph, Tensor, Tensor]:
-        """Runs a step a few times and records it; weights and state are put back.
-
-        Args:
-            x: Inputs ``[n, C, H, W]``.
-            y: Labels ``[n]``.
-        """
-        x, y = x.clone(memory_format=self.layout), y.clone()
-        weights_before = {name: tensor.clone() for name, tensor in self.local.state_dict().items()}
-        state_before = [tensor.clone() for tensor in self.optimiser_state]
-        torch.cuda.synchronize()
-        warm_up = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(warm_up):
-            for _ in range(WARM_UP_STEPS):
-                self.run_step(x, y)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self.run_step(x, y)
-        with torch.no_grad():
-            for name, tensor in self.local.state_dict().items():
-                tensor.copy_(weights_before[name])
-            for now, before in zip(self.optimiser_state, state_before, strict=True):
-                now.copy_(before)
-        return graph, x, y
-
-    def run_step(self, x: Tensor, y: Tensor) -> None:
-        """Takes one step without a graph.
-
-        Args:
-            x: Inputs ``[n, C, H, W]``.
-            y: Labels ``[n]``.
-        """
-        weights = list(self.local.parameters())
-        # Casts are not cached: a recorded step must cast the weights of its own time.
-        with torch.autocast("cuda", torch.bfloat16, enabled=self.half, cache_enabled=False):
-            logits = self.local(x)
-        loss = F.cross_entropy(logits.float() if self.half else logits, y)
-        found = torch.autograd.grad(loss, weights, allow_unused=True)
-        with torch.no_grad():
-            gradient = [
-                torch.zeros_like(w) if g is None else g for w, g in zip(weights, found, strict=True)
-            ]
-            if self.training.clip is not None:
-                norm = torch.stack(torch._foreach_norm(gradient)).norm()
-                scale = (self.training.clip / norm.clamp(min=torch.finfo(norm.dtype).tiny)).clamp(
-                    max=1
-                )
-                torch._foreach_mul_(gradient, scale)
-            change = self.adam_change(gradient) if self.squares else self.sgd_change(gradient)
-            torch._foreach_add_([w.detach() for w in weights], change)
-
-    def sgd_change(self, gradient: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:
-        """Returns SGD's change of the weights, with momentum.
-
-        Args:
-            gradient: Of each weight.
-        """
-        torch._foreach_mul_(self.velocity, self.training.momentum)
-        torch._foreach_add_(self.velocity, gradient)
-        return torch._foreach_mul(self.velocity, -self.lr)
-
-    def adam_change(self, gradient: list[Tensor]) -> list[Tensor] | tuple[Tensor, ...]:
-        """Returns Adam's change of the weights (Kingma and Ba 2015).
-
-        Args:
-            gradient: Of each weight.
-        """
-        first, second = ADAM_BETAS
-        self.steps_taken += 1
-        torch._foreach_lerp_(self.velocity, gradient, 1 - first)
-        torch._foreach_mul_(self.squares, second)
-        torch._foreach_addcmul_(self.squares, gradient, gradient, 1 - second)
-        denominator = torch._foreach_sqrt(self.squares)
-        torch._foreach_div_(denominator, (1 - second**self.steps_taken).sqrt())
-        torch._foreach_add_(denominator, ADAM_EPSILON)
-        change = torch._foreach_div(self.velocity, denominator)
-        torch._foreach_mul_(change, -self.lr / (1 - first**self.steps_taken))
-        return change
+    size = client.training.batch_size_for(len(client.images))
+    few = replace(client.training, steps=WARM_UP + 1, epochs=None)
+    tried = RoundClient(
+        images=client.images[:size],
+        labels=client.labels[:size],
+        generator=named_generator(0, "trial"),
+        memory={},
+        data=client.data,
+        training=few,
+    )
+    try:
+        trainer.train(model, [tried], defense=NoDefense())
+    except RuntimeError as error:
+        return one_line(error)
+    return None

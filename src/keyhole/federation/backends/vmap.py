@@ -19,12 +19,15 @@ from torch.nn.utils.rnn import pad_sequence
 
 from keyhole.defenses.base import Defense, Telemetry, uses_door
 from keyhole.errors import one_line
+from keyhole.federation.augmentation import augment_images
 from keyhole.federation.backends.base import Backend
 from keyhole.federation.client import RoundClient, update_from_change
-from keyhole.federation.training import LocalTraining, augment_images
+from keyhole.federation.precision import autocast
+from keyhole.federation.training import LocalTraining
 from keyhole.models.modes import has_batch_norm, is_partly_frozen, set_mode
 from keyhole.seeds import generator as named_generator
 from keyhole.seeds import seeded_globally
+from keyhole.settings import Precision
 from keyhole.update import Update, check_weights, subtract
 
 Tensors = dict[str, Tensor]
@@ -143,7 +146,9 @@ class StackedClients:
         self.training = training
         self.optimiser = training.make_optimiser(self.leaves.values())
         # Bound to the network, not to this object: a cycle would keep all weights in memory.
-        self.gradients = vmap(grad(partial(weighted_loss, local)), randomness="different")
+        self.gradients = vmap(
+            grad(partial(weighted_loss, local, training.precision)), randomness="different"
+        )
 
     def step(self, x: Tensor, y: Tensor, lengths: Sequence[int]) -> None:
         """Takes one step of all clients; ``x [batch, K, C, H, W]`` is padded beyond ``lengths``."""
@@ -204,10 +209,18 @@ class StackedClients:
 
 
 def weighted_loss(
-    network: nn.Module, p: Tensors, b: Tensors, x: Tensor, y: Tensor, weight: Tensor
+    network: nn.Module,
+    precision: Precision | None,
+    p: Tensors,
+    b: Tensors,
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
 ) -> Tensor:
     """Returns the mean cross-entropy of one client's batch, given parameters and buffers."""
-    logits = functional_call(network, (p, b), (x,))
+    with autocast(precision, x.device):
+        logits = functional_call(network, (p, b), (x,))
+    logits = logits.float() if precision == "bf16" else logits
     return (F.cross_entropy(logits, y, reduction="none") * weight).sum()
 
 
@@ -231,6 +244,7 @@ def why_vmap_fails(model: nn.Module, clients: Sequence[RoundClient]) -> str | No
         lr=clients[0].training.lr,
         mode=clients[0].training.mode,
         batch_size=clients[0].training.batch_size,
+        precision=clients[0].training.precision,
     )
     inputs = [client.data.normalise(client.images) for client in clients]
     labels = [client.labels for client in clients]

@@ -198,7 +198,7 @@ def add_reported_training(update: Update, active: ActiveDefense, start: Tensors)
     or too large.
     """
     defense, side, training = active.defense, active.side, active.training
-    if isinstance(defense, CalibratedNoise):
+    if any(isinstance(part, CalibratedNoise) for part in defense.each_part()):
         if training is None or side.model is None:
             raise DoesNotFit(
                 f"defense {defense.name!r} knows neither the client's images nor how it trained: "

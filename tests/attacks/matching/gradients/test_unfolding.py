@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 
 import pytest
@@ -7,7 +8,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from keyhole.attacks.matching.gradients.unfolding import ConvGeometry, convolve_columns, unfold
+from keyhole.attacks.matching.gradients.unfolding import (
+    ConvGeometry,
+    convolve_columns,
+    unfold,
+    without_writes,
+)
 
 GEOMETRIES = [
     ConvGeometry(kernel=(3, 3), stride=(1, 1), padding=(1, 1), dilation=(1, 1), image_size=(5, 5)),
@@ -20,6 +26,16 @@ GEOMETRIES = [
     ConvGeometry(kernel=(4, 4), stride=(4, 4), padding=(0, 0), dilation=(1, 1), image_size=(8, 6)),
 ]
 EVERY = pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+
+
+@pytest.fixture(autouse=True, params=["written", "stacked"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything holds for both ways to unfold: writing in place and stacking."""
+    if request.param == "written":
+        yield
+        return
+    with without_writes():
+        yield
 
 
 def image(geometry: ConvGeometry) -> Tensor:

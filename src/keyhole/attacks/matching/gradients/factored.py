@@ -208,8 +208,10 @@ def to_columns(x: Tensor, victims: int, kind: str) -> Tensor:
     """``[N, K, features]`` from ``[N * B, ..., features]``; convolutions: ``[N * B, C, ...]``."""
     if kind == "linear":
         return x.reshape(victims, -1, x.shape[-1])
+    if len(x) == victims:
+        return x.flatten(2).mT
     flat = x.reshape(victims, -1, x.shape[1], x[0, 0].numel())
-    return flat[:, 0].mT if flat.shape[1] == 1 else flat.mT.reshape(victims, -1, x.shape[1])
+    return flat.mT.reshape(victims, -1, x.shape[1])
 
 
 def shared_axes(call: LayerCall, gradient: Tensor) -> list[int]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from keyhole.attacks.matching.gradients.gradient_weights import GradientWeights
+from keyhole.attacks.matching.gradients.intervals import IntervalsByName
 from keyhole.attacks.matching.gradients.match import Targets
 
 TOLERANCE = 1e-6
@@ -32,14 +33,24 @@ class LowRankTargets(Targets):
         squares: dict[str, Tensor],
         factors: dict[str, tuple[Tensor, Tensor]],
         gradient_weights: Mapping[str, GradientWeights] | None = None,
+        intervals: IntervalsByName | None = None,
+        *,
+        shown: bool | None = None,
     ) -> None:
-        super().__init__(tensors, squares, gradient_weights)
+        super().__init__(tensors, squares, gradient_weights, intervals, shown=shown)
         self.factors = factors
 
     def select(self, victims: Tensor) -> LowRankTargets:
         targets = super().select(victims)
         factors = {n: (left[victims], right[victims]) for n, (left, right) in self.factors.items()}
-        return LowRankTargets(targets.tensors, targets.squares, factors, targets.gradient_weights)
+        return LowRankTargets(
+            targets.tensors,
+            targets.squares,
+            factors,
+            targets.gradient_weights,
+            targets.intervals,
+            shown=targets.shows_values,
+        )
 
 
 def factor_targets(
@@ -52,7 +63,9 @@ def factor_targets(
     """
     tensors, factors = dict(targets.tensors), {}
     for name, rank in ranks.items():
-        if needs_full_gradients or name not in tensors or name in targets.gradient_weights:
+        if needs_full_gradients or name not in tensors:
+            continue
+        if name in targets.gradient_weights or name in targets.intervals:
             continue
         target = tensors[name].flatten(2)
         if target[0].numel() <= ALWAYS_BUILT:
@@ -64,7 +77,14 @@ def factor_targets(
         if pair is not None:
             factors[name] = pair
             del tensors[name]
-    return LowRankTargets(tensors, targets.squares, factors, targets.gradient_weights)
+    return LowRankTargets(
+        tensors,
+        targets.squares,
+        factors,
+        targets.gradient_weights,
+        targets.intervals,
+        shown=targets.shows_values,
+    )
 
 
 def find_range(target: Tensor, width: int) -> tuple[Tensor, Tensor] | None:

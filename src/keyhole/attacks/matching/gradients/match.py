@@ -13,13 +13,20 @@ from keyhole.attacks.matching.gradients.gradient_weights import (
     WeightsByName,
     stack_weights,
 )
+from keyhole.attacks.matching.gradients.intervals import (
+    IntervalsByName,
+    shows_values,
+    stack_intervals,
+)
 from keyhole.attacks.matching.gradients.layer_call import BatchStatistics
+from keyhole.defenses.capabilities import Interval
 
 
 class Targets:
     """The target gradients of N victims, stacked: ``tensors[name]`` is ``[N, *shape]``.
 
-    Where a parameter has gradient weights, its target is stored weighted.
+    Where a parameter has gradient weights, its target is stored weighted, and so are its bounds
+    where a defense declares some.
     """
 
     def __init__(
@@ -27,10 +34,18 @@ class Targets:
         tensors: dict[str, Tensor],
         squares: dict[str, Tensor] | None = None,
         gradient_weights: Mapping[str, GradientWeights] | None = None,
+        intervals: IntervalsByName | None = None,
+        *,
+        shown: bool | None = None,
     ) -> None:
         self.tensors = tensors
         self.squares = squares or {n: squared_norms(t) for n, t in tensors.items()}
         self.gradient_weights = gradient_weights or {}
+        self.intervals = intervals or {}
+        if shown is None:
+            shown = not self.intervals or shows_values(tensors, self.intervals)
+        self.shows_values = shown
+        """Whether each victim's targets have values that are known, and not only bounds."""
         self._weighted_twice: dict[str, Tensor] = {}
 
     @classmethod
@@ -41,11 +56,13 @@ class Targets:
         *,
         unit: bool = False,
         gradient_weights: Sequence[WeightsByName] = (),
+        intervals: Sequence[IntervalsByName] = (),
     ) -> Targets:
         """Stacks one gradient per victim; parameters that any victim did not report are left out.
 
-        ``gradient_weights`` has one entry per victim; empty: nothing is weighted. ``unit`` scales
-        each victim's whole weighted gradient to length 1.
+        ``gradient_weights`` and ``intervals`` have one entry per victim; empty: nothing is
+        weighted, and all values are known. ``unit`` scales each victim's whole weighted gradient
+        to length 1.
         """
         shared = [n for n in gradients[0] if all(n in g for g in gradients)]
         weighted = [{n: g[n].double() for n in shared} for g in gradients]
@@ -57,7 +74,10 @@ class Targets:
         pairs = list(zip(weighted, scales, strict=True))
         tensors = {n: torch.stack([(g[n] * s).to(like) for g, s in pairs]) for n in shared}
         stacked = stack_weights(gradient_weights, like) if gradient_weights else None
-        return cls(tensors, gradient_weights=stacked)
+        bounds = {}
+        if any(intervals):
+            bounds = stack_intervals(intervals, weighted, gradient_weights, scales, like)
+        return cls(tensors, gradient_weights=stacked, intervals=bounds)
 
     def weighted_twice(self, name: str) -> Tensor:
         """A target with its weights applied once more.
@@ -74,6 +94,8 @@ class Targets:
             {n: t[victims] for n, t in self.tensors.items()},
             {n: s[victims] for n, s in self.squares.items()},
             {n: weights.select(victims) for n, weights in self.gradient_weights.items()},
+            {n: bounds.map(lambda b: b[victims]) for n, bounds in self.intervals.items()},
+            shown=self.shows_values,
         )
 
 
@@ -109,6 +131,10 @@ class GradientMatch(ABC):
     def target(self, name: str) -> Tensor:
         """T of one parameter, ``[N, *shape]``."""
         return self.targets.tensors[name]
+
+    def interval(self, name: str) -> Interval | None:
+        """The bounds of one parameter's target, ``[N, *shape]`` each; None: T is known."""
+        return self.targets.intervals.get(name)
 
     def target_square(self, name: str) -> Tensor:
         """``|T|^2`` of one parameter."""

@@ -1,18 +1,37 @@
 """The columns that a convolution multiplies, and their adjoint, as shifted copies.
 
 ``F.unfold`` launches one kernel per sample on GPUs and is memory-bound on CPUs. One strided copy
-per kernel offset is faster on both, and twice differentiable because both maps are linear.
+per kernel offset is faster on both, and twice differentiable because both maps are linear. Only
+where windows are few, and for the adjoint, a CPU is faster with torch's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+FEW_WINDOWS = 16
+"""Windows up to which a CPU is faster with torch's own unfolding."""
+AVOIDS_WRITES: ContextVar[bool] = ContextVar("AVOIDS_WRITES", default=False)
+"""Whether columns are stacked and summed instead of written in place, which a compiler can fuse."""
+
+
+@contextmanager
+def without_writes() -> Iterator[None]:
+    """Unfolds and folds without writing in place inside the block."""
+    token = AVOIDS_WRITES.set(True)
+    try:
+        yield
+    finally:
+        AVOIDS_WRITES.reset(token)
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,11 @@ class ConvGeometry:
         )
         return rows, columns
 
+    @property
+    def arguments(self) -> tuple[tuple[int, int], ...]:
+        """What ``F.unfold`` and ``F.fold`` take, in their order."""
+        return self.kernel, self.dilation, self.padding, self.stride
+
     def kernel_pixels(self) -> Iterator[tuple[int, slice, slice]]:
         """For each offset in the kernel, the pixels of the padded image that it multiplies."""
         for number in range(self.kernel[0] * self.kernel[1]):
@@ -76,8 +100,13 @@ class _Unfold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, geometry: ConvGeometry) -> Tensor:
         ctx.geometry = geometry
+        compiles = AVOIDS_WRITES.get()
+        if x.is_cpu and not compiles and prod(geometry.output_size) <= FEW_WINDOWS:
+            return F.unfold(x, *geometry.arguments)
         rows, columns = geometry.padding
         padded = F.pad(x, (columns, columns, rows, rows)) if rows or columns else x
+        if compiles:
+            return stack_columns(padded, geometry)
         offsets = geometry.kernel[0] * geometry.kernel[1]
         out = x.new_empty(*x.shape[:2], offsets, *geometry.output_size)
         for offset, down, across in geometry.kernel_pixels():
@@ -95,6 +124,10 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, columns: Tensor, geometry: ConvGeometry) -> Tensor:
         ctx.geometry = geometry
+        if AVOIDS_WRITES.get():
+            return sum_columns(columns, geometry)
+        if columns.is_cpu:
+            return F.fold(columns, geometry.image_size, *geometry.arguments)
         (pad_rows, pad_columns), (height, width) = geometry.padding, geometry.image_size
         offsets = geometry.kernel[0] * geometry.kernel[1]
         split = columns.reshape(len(columns), -1, offsets, *geometry.output_size)
@@ -110,6 +143,44 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         return _Unfold.apply(gradient, ctx.geometry), None
+
+
+def stack_columns(padded: Tensor, geometry: ConvGeometry) -> Tensor:
+    """The columns ``[M, C * kernel, L]`` of padded images, without writing in place."""
+    windows = [padded[:, :, down, across] for _, down, across in geometry.kernel_pixels()]
+    return torch.stack(windows, 2).flatten(1, 2).flatten(2)
+
+
+def sum_columns(columns: Tensor, geometry: ConvGeometry) -> Tensor:
+    """The images ``[M, C, H, W]`` of summed columns, without writing in place.
+
+    Each offset's windows are spread by the stride, moved to their place in the padded image by
+    padding them with zeros, and added.
+    """
+    (pad_rows, pad_columns), (height, width) = geometry.padding, geometry.image_size
+    rows, across = height + 2 * pad_rows, width + 2 * pad_columns
+    offsets = geometry.kernel[0] * geometry.kernel[1]
+    split = columns.reshape(len(columns), -1, offsets, *geometry.output_size)
+    placed = []
+    for offset in range(offsets):
+        row, column = divmod(offset, geometry.kernel[1])
+        top, left = row * geometry.dilation[0], column * geometry.dilation[1]
+        spread = spread_windows(split[:, :, offset], geometry.stride)
+        spread = spread[..., : rows - top, : across - left]
+        right, bottom = across - left - spread.shape[-1], rows - top - spread.shape[-2]
+        placed.append(F.pad(spread, (left, right, top, bottom)))
+    total = placed[0]
+    for image in placed[1:]:
+        total = total + image
+    return total[:, :, pad_rows : pad_rows + height, pad_columns : pad_columns + width]
+
+
+def spread_windows(x: Tensor, stride: tuple[int, int]) -> Tensor:
+    """``[M, C, h, w]`` with ``stride - 1`` zeros after each row and column."""
+    if stride == (1, 1):
+        return x
+    spread = F.pad(x[..., :, None, :, None], (0, stride[1] - 1, 0, 0, 0, stride[0] - 1))
+    return spread.flatten(-2).flatten(-3, -2)
 
 
 def unfold(x: Tensor, geometry: ConvGeometry) -> Tensor:

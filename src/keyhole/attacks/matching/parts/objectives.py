@@ -36,6 +36,10 @@ class Objective(ABC):
     def __call__(self, match: GradientMatch) -> Tensor:
         """The distance of each victim, ``[N]``."""
 
+    def bounded(self) -> Objective:
+        """The same distance where a defense shows bounds of targets; itself if there is none."""
+        return self
+
     def weighted_names(self, match: GradientMatch) -> list[tuple[str, float]]:
         """The parameters that are compared, with their weights."""
         weighted = [(name, self.weights.get(name, 1.0)) for name in match.names]
@@ -57,6 +61,11 @@ class Cosine(Objective):
     needs_full_gradients: ClassVar[bool] = False
     scale_free: ClassVar[bool] = True
 
+    def bounded(self) -> Objective:
+        from keyhole.attacks.matching.parts.bounded_objectives import BoundedCosine
+
+        return BoundedCosine(weights=self.weights)
+
     def __call__(self, match: GradientMatch) -> Tensor:
         built: list[tuple[float, Tensor, Tensor]] = []
         dots, squares, target_squares, factored = [], [], [], []
@@ -72,19 +81,19 @@ class Cosine(Objective):
                 factored.append((weight * square, weight * match.target_square(name)))
                 squares.append(factored[-1][0])
                 target_squares.append(factored[-1][1])
-        scale = (_sum(squares).clamp(min=0) + TINY).rsqrt()
-        target_scale = _sum(target_squares).clamp(min=TINY).rsqrt()
+        scale = (sum_terms(squares).clamp(min=0) + TINY).rsqrt()
+        target_scale = sum_terms(target_squares).clamp(min=TINY).rsqrt()
         terms = [
             weight * (g * scale[:, None] - t * target_scale[:, None]).square().sum(1) / 2
             for weight, g, t in built
         ]
         if factored:
-            square, target_square = (_sum([pair[i] for pair in factored]) for i in (0, 1))
-            cross = _sum(dots) * scale * target_scale
+            square, target_square = (sum_terms([pair[i] for pair in factored]) for i in (0, 1))
+            cross = sum_terms(dots) * scale * target_scale
             terms.append(
                 (square * scale.square() + target_square * target_scale.square()) / 2 - cross
             )
-        return _sum(terms)
+        return sum_terms(terms)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,14 +108,19 @@ class SquaredError(Objective):
 
     relative: bool = False
 
+    def bounded(self) -> Objective:
+        from keyhole.attacks.matching.parts.bounded_objectives import BoundedError
+
+        return BoundedError(weights=self.weights, relative=self.relative)
+
     def __call__(self, match: GradientMatch) -> Tensor:
         terms, target_squares = [], []
         for name, weight in self.weighted_names(match):
             gradient, target = self.gradient_pair(match, name)
             terms.append(weight * squared_norms(gradient - target))
             target_squares.append(weight * squared_norms(target))
-        total = _sum(terms)
-        return total / (_sum(target_squares) + TINY) if self.relative else total
+        total = sum_terms(terms)
+        return total / (sum_terms(target_squares) + TINY) if self.relative else total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,5 +144,6 @@ class NormsAndRightAngles(Objective):
         return torch.stack(terms).mean(0)
 
 
-def _sum(terms: list[Tensor]) -> Tensor:
+def sum_terms(terms: list[Tensor]) -> Tensor:
+    """The sum of tensors ``[N]``, one per parameter."""
     return torch.stack(terms).sum(0)

@@ -1,0 +1,144 @@
+"""Writes the study's page from its results: ``python -m keyhole_studies.field.page docs/field.md``."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from keyhole.terminal import say
+from keyhole_studies import load_study
+from keyhole_studies.base import Study
+from keyhole_studies.field.experiments import UNFIT, FieldAccuracy, FieldAudit
+from keyhole_studies.field.figure import FILE
+from keyhole_studies.field.points import Point, collect_points
+from keyhole_studies.field.tables import format_markdown
+from keyhole_studies.result_files import Results, read_results
+
+HEAD = """\
+# The field: defenses at three strengths
+
+*This page is written from `results/field/*.json` by `python -m keyhole_studies.field.page docs/field.md`.*
+
+Every defense meets an honest server and one that changes the model, each with attackers who do not know
+the defense (naive), who attack as it was published (paper), and who know it (adaptive); and a network is
+trained under it. A cell holds the PSNR in dB and the share of images read by the best attack of that kind.
+A dash: no such attacker was tried there, because the defense's paper names no attack, because no attack
+can use what the defense declares, or because the cell has not been run. The page [adaptive.md](adaptive.md) says
+what an attacker may know, [acted.md](acted.md) how the audit checks that a defense acted.
+
+```
+keyhole study field --list                                  # the cells, and which are done
+keyhole study field '*-quickstart-honest' --victims 4 --iterations 400   # some of them
+keyhole study field --show --figures docs/img               # the table and the figure
+```
+"""
+
+LIMITS = """\
+## How to read it
+
+Clients share their weights after one step of SGD at the rate that the training uses, because noise and clipping
+have the units of the update. An audited client has one image (honest server) or eight (malicious server) and
+random weights, which is where most can be read; a training has 32 images in a batch, momentum and many steps.
+The strengths of two defenses are not matched: compare points of the figure, not rows of the table. Thirty
+rounds are the beginning of a training: they show which noise prevents learning, not what is reached at its end.
+"""
+
+
+def write_page(study: Study, results: Results) -> Iterator[str]:
+    """The page's lines.
+
+    Args:
+        study: The field.
+        results: What was measured, by the names of experiments.
+    """
+    yield from HEAD.splitlines()
+    yield ""
+    yield "## The table"
+    yield ""
+    yield from describe_runs(study, results)
+    yield ""
+    points = collect_points(study, results)
+    yield from format_markdown(study, points)
+    yield ""
+    yield from describe_unfit(points)
+    yield from describe_idle(points)
+    if any(point.accuracy is not None for point in points):
+        yield f"![privacy against accuracy](img/{FILE})"
+        yield ""
+    yield from LIMITS.splitlines()
+
+
+def describe_runs(study: Study, results: Results) -> Iterator[str]:
+    """Clients, iterations, machine and versions of what was run, each kind of run once."""
+    audits: Counter[str] = Counter()
+    trainings: Counter[str] = Counter()
+    for experiment in study.experiments:
+        result = results.get(experiment.name)
+        if result is None or UNFIT in result:
+            continue
+        if isinstance(experiment, FieldAudit):
+            audits[describe_audit(experiment.server, result)] += 1
+        elif isinstance(experiment, FieldAccuracy):
+            trainings[describe_training(result)] += 1
+    yield f"CIFAR-10, random weights, seed {study.seed}."
+    for words, count in (*audits.items(), *trainings.items()):
+        yield f"- {count} {'cell' if count == 1 else 'cells'}: {words}."
+
+
+def describe_audit(server: str, result: Mapping[str, Any]) -> str:
+    """What one audit was."""
+    batch = result["stage"]["batch_size"]
+    limits = [row["parameters"].get("iterations") for row in result["rows"].values()]
+    most = max((limit for limit in limits if limit), default=None)
+    images = "1 image" if batch == 1 else f"{batch} images"
+    steps = "" if most is None else f", {most} iterations at most"
+    return (
+        f"{server} server, {result['stage']['victims']} clients of {images}{steps}; "
+        f"{result['device']}, torch {result['versions']['torch']}"
+    )
+
+
+def describe_training(result: Mapping[str, Any]) -> str:
+    """What one training was."""
+    how = result["recipe"]
+    return (
+        f"training of {how['rounds']} rounds, {how['sampled']} of {how['clients']} clients in each, "
+        f"{how['epochs']} epochs in batches of {how['batch_size']}, SGD with rate {how['lr']:g} and "
+        f"momentum {how['momentum']:g}, accuracy on {how['tested']} test images; {result['device']}"
+    )
+
+
+def describe_unfit(points: list[Point]) -> Iterator[str]:
+    """Which defenses cannot protect which network, and why."""
+    why: dict[tuple[str, str], str] = {}
+    for point in points:
+        if point.unfit:
+            why.setdefault((point.family, point.network), point.unfit)
+    for (family, network), reason in why.items():
+        yield f"- `{family}` does not fit `{network}`: {reason.partition('the model: ')[2] or reason}"
+    if why:
+        yield ""
+
+
+def describe_idle(points: list[Point]) -> Iterator[str]:
+    """Which audits could not confirm that the defense acted as it declares."""
+    odd = [p for p in points if p.acted not in ("", "acted")]
+    for point in odd:
+        yield f"- Of `{point.defense}` on `{point.network}` the audits say: {point.acted}."
+    if odd:
+        yield ""
+
+
+def main(path: Path) -> None:
+    """Writes the page from the repository's results."""
+    study = load_study("field")
+    found = read_results(Path("results/field"), [each.name for each in study.experiments])
+    path.write_text("\n".join(write_page(study, found)) + "\n", encoding="utf-8")
+    say(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

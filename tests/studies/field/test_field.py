@@ -1,0 +1,114 @@
+"""The field study: its grid, a few cells at the smallest scale, its table, figure and page."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from keyhole.defenses import DEFENSES
+from keyhole.progress import NullProgress
+from keyhole_studies import load_study
+from keyhole_studies.base import StudyContext
+from keyhole_studies.field.experiments import FieldAccuracy, FieldAudit
+from keyhole_studies.field.grid import read_field
+from keyhole_studies.field.page import write_page
+from keyhole_studies.field.points import Reading, collect_points, read_rows
+from keyhole_studies.result_files import read_results
+from keyhole_studies.show import format_study
+from scripts import ROOT
+
+SHARED = Path(os.environ.get("KEYHOLE_DATA") or ROOT.parent / "shared" / "data")
+CELLS = [
+    "none-off-quickstart-honest",
+    "none-off-quickstart-malicious",
+    "pruning-strong-quickstart-honest",
+    "pruning-strong-quickstart-accuracy",
+    "mjp-weak-quickstart-honest",
+]
+
+
+def test_every_defense_is_in_it_at_up_to_three_strengths() -> None:
+    study = load_study("field")
+    audits = [each for each in study.experiments if isinstance(each, FieldAudit)]
+    trainings = [each for each in study.experiments if isinstance(each, FieldAccuracy)]
+    assert set(study.labels["defense"]) == set(DEFENSES.names())
+    assert len(audits) == 2 * len(trainings)
+    assert {each.server for each in audits} == {"honest", "malicious"}
+    assert {each.network for each in audits} == {"quickstart", "resnet18", "vit-small"}
+    assert len({each.name for each in study.experiments}) == len(study.experiments)
+    for each in audits:
+        (text,) = each.stage.defenses
+        assert DEFENSES.parse(text).name == each.family
+
+
+def test_published_attacks_come_to_the_networks_own() -> None:
+    study = load_study("field")
+    dp = study.find("dp-weak-vit-small-honest")
+    assert isinstance(dp, FieldAudit)
+    assert dp.stage.attacks == ("ig", "patch-lstsq", "ig-uploaded")
+    dpsgd = study.find("dpsgd-weak-resnet18-honest")
+    assert isinstance(dpsgd, FieldAudit)
+    assert (dpsgd.stage.model, len(dpsgd.stage.attacks)) == ("dp:resnet18", 1)
+
+
+def test_audits_and_trainings_have_one_learning_rate() -> None:
+    for scale in ("full", "quick"):
+        rates = {
+            each.stage.lr if isinstance(each, FieldAudit) else each.settings.lr  # type: ignore[attr-defined]
+            for each in read_field(scale).experiments
+        }
+        assert len(rates) == 1
+
+
+def test_the_best_attack_of_each_kind_counts() -> None:
+    def row(attacker: str, read: float, psnr: float) -> dict[str, object]:
+        metrics = {"read": {"mean": read}, "psnr": {"mean": psnr}}
+        return {"attacker": attacker, "metrics": metrics}
+
+    rows = {
+        "ig": row("naive", 0.0, 20.0),
+        "linear": row("naive", 0.5, 10.0),
+        "ig (adaptive)": row("adaptive", 1.0, 30.0),
+        "labels": {"attacker": "naive", "metrics": {}},
+    }
+    assert read_rows("honest", {"rows": rows}) == {
+        ("honest", "naive"): Reading(0.5, 10.0, "linear"),
+        ("honest", "adaptive"): Reading(1.0, 30.0, "ig"),
+    }
+
+
+@pytest.mark.skipif(not (SHARED / "cifar10").is_dir(), reason="CIFAR-10 is not here")
+def test_cells_run_and_make_a_table_a_figure_and_a_page(tmp_path: Path) -> None:
+    study = read_field("quick")
+    context = StudyContext(
+        runs=tmp_path / "runs", data_dir=str(SHARED), device="cpu", progress=NullProgress()
+    )
+    chosen = study.choose(CELLS)
+    done = list(study.run(chosen, context, results=tmp_path / "results"))
+    assert [each.name for each in done] == CELLS
+    assert not list(study.run(chosen, context, results=tmp_path / "results"))
+    results = read_results(tmp_path / "results", CELLS)
+    none, pruned, unfit = collect_points(study, results)
+    assert set(none.readings) == {("honest", "naive"), ("malicious", "naive")}
+    assert none.readings["malicious", "naive"].read == 1.0
+    assert (none.acted, pruned.acted) == ("", "acted")
+    assert pruned.accuracy is not None
+    assert "does not say which images it takes" in unfit.unfit
+    shown = "\n".join(format_study(study, tmp_path / "results"))
+    assert "pruning(ratio=0.99)" in shown
+    assert study.draw_figures is not None
+    (figure,) = study.draw_figures(study, tmp_path / "results", tmp_path)
+    assert figure.stat().st_size > 1000
+    page = "\n".join(write_page(study, results))
+    assert "| quickstart CNN | `none` |" in page
+    assert "- `mjp` does not fit `quickstart`: it does not say" in page
+    assert "1 clients of 2 images" in page
+
+
+def test_the_page_is_what_the_results_say() -> None:
+    study = load_study("field")
+    results = read_results(ROOT / "results" / "field", [e.name for e in study.experiments])
+    written = (ROOT / "docs" / "field.md").read_text(encoding="utf-8")
+    assert written == "\n".join(write_page(study, results)) + "\n"
