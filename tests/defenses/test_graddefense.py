@@ -138,6 +138,12 @@ def test_switched_off_it_declares_no_noise(model: nn.Module) -> None:
     assert GradDefense(perturbed=0).on_update(zeros(model)).norm() == 0
 
 
+def test_no_client_is_blamed_for_noise_that_was_only_guessed(model: nn.Module) -> None:
+    sent = GradDefense().on_update(zeros(model), side_of(model))
+    assert GradDefense().noise_model(sent, model)
+    assert GradDefense().expected_traces(sent, model) == ()
+
+
 def test_it_needs_the_model(model: nn.Module) -> None:
     with pytest.raises(DoesNotFit, match=r"pass ClientSide\(model=..., images=...\)"):
         GradDefense().on_update(zeros(model), ClientSide(model=model))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 from keyhole.defenses.base import ClientSide, Defense, caveats_of_buffers
 from keyhole.defenses.clipping import draw_noise, squared_norm, total_norm
 from keyhole.defenses.noise_model import Noise
+from keyhole.defenses.traces import Trace
 from keyhole.errors import DoesNotFit
 from keyhole.models.dropout_sites import FixedMasks
 from keyhole.seeds import generator
@@ -116,6 +118,10 @@ class GradDefense(Defense):
             share = self.perturbed / max(self.slices, self.perturbed)
             found[name] = Noise(rows.double() * self.sigma**2, share=share)
         return found
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """None: where the noise is, is only guessed, and a wrong guess is no fault of a client."""
+        return ()
 
 
 @torch.enable_grad()
