@@ -47,6 +47,14 @@ DECLARED = {
     "image-noise": {Capability.IMAGE_CHANGE},
     "dropout": {Capability.HIDDEN_MASKS},
     "mjp": {Capability.HIDDEN_POSITIONS},
+    "soteria": {Capability.MISLEADING},
+    "precode": {Capability.MISLEADING, Capability.HIDDEN_MASKS},
+    "ats": {Capability.IMAGE_CHANGE},
+    "mixup": {Capability.BATCH_CHANGE},
+    "instahide": {Capability.BATCH_CHANGE},
+    "oasis": {Capability.BATCH_CHANGE},
+    "censor": {Capability.NORMS},
+    "graddefense": {Capability.NOISE},
 }
 
 
@@ -65,9 +73,12 @@ def test_a_defense_of_which_nothing_is_known() -> None:
     plain = NoDefense()
     assert plain.noise_model(update, model) == {}
     assert plain.possible_values(update) == {}
+    assert plain.misleading_values(update, model) == {}
+    assert plain.batch_change() is None
     assert plain.image_change() is None
     assert plain.hidden_positions() is None
     assert not plain.hides_masks
+    assert not plain.keeps_norms
 
 
 @pytest.mark.parametrize("scope", ["tensor", "update"])

@@ -21,8 +21,10 @@ from keyhole.defenses import (
     Defense,
     Dropout,
     Gaussian,
+    Mixup,
     NoDefense,
     Pruning,
+    Soteria,
     TopK,
 )
 from keyhole.defenses.base import uses_door
@@ -193,3 +195,28 @@ def test_an_audit_has_a_row_for_each_attacker() -> None:
     rows = {(f.attack, str(f.attacker)) for f in result.findings}
     assert {("ig", "paper"), ("ig", "adaptive"), ("dia", "adaptive")} <= rows
     assert {f.defense["name"] for f in result.findings} == {"dropout(p=0.1) + pruning(ratio=0.5)"}
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("censor", {Capability.NORMS}),
+        ("dropout + censor", {Capability.HIDDEN_MASKS, Capability.NORMS}),
+        ("censor + gaussian", {Capability.NOISE}),
+        ("mixup + soteria", {Capability.BATCH_CHANGE, Capability.MISLEADING}),
+    ],
+)
+def test_published_defenses_declare_what_is_left_of_them(text: str, told: set[Capability]) -> None:
+    assert set(DEFENSES.parse(text).declares) == told
+
+
+def test_values_mislead_that_mislead_because_of_one_part() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    update = Update({n: torch.ones_like(p) for n, p in model.named_parameters()})
+    update.change["0.weight"][:, 1] = 0
+    update.change["1.weight"][:, 2] = 0
+    made = Composition((Soteria(layer="0"), Dropout(p=0.5)))
+    assert set(made.misleading_values(update, model)) == {"0.weight"}
+    found = made.misleading_values(update, model)["0.weight"]
+    assert found.any(0).tolist() == [False, True, False]
+    assert DEFENSES.parse("mixup + soteria").batch_change() == Mixup().batch_change()

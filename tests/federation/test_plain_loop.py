@@ -51,13 +51,18 @@ DEFENSE_NAMES = [name for name in DEFENSES.names() if name != "mjp"]
 
 @pytest.mark.parametrize("name", DEFENSE_NAMES)
 def test_every_defense_protects_a_plain_loop(name: str) -> None:
-    model = network()
+    model = DEFENSES[name]().prepare_model(network())
     before = {n: t.clone() for n, t in model.state_dict().items()}
     sent = train(protected(name, model)).weights(batch_size=8)
     assert sent.keys() == before.keys()
     assert all(t.isfinite().all() and t.dtype == before[n].dtype for n, t in sent.items())
     assert all(torch.equal(t, before[n]) for n, t in model.state_dict().items())
     assert any(not torch.equal(t, before[n]) for n, t in sent.items())
+
+
+def test_parameters_that_the_server_does_not_have_are_refused() -> None:
+    with pytest.raises(DoesNotFit, match=r"make its model by defense.prepare_model\(model\)"):
+        protected("precode")
 
 
 def test_without_a_defense_it_is_plain_training() -> None:

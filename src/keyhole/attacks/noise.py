@@ -20,6 +20,14 @@ def known_noise(observation: Observation) -> Mapping[str, Noise]:
     return {} if defense is None else defense.noise_model(observation.update, observation.model)
 
 
+def find_misleading_values(observation: Observation) -> Mapping[str, Tensor]:
+    """The values of a known defense's update that are not the images' own gradient, bool."""
+    defense = observation.knowledge.defense_with(Capability.MISLEADING)
+    if defense is None:
+        return {}
+    return defense.misleading_values(observation.update, observation.model)
+
+
 def merge_updates(observation: Observation) -> tuple[Gradient, dict[str, Noise]]:
     """The gradient an attacker works with, and the noise it believes is in it.
 

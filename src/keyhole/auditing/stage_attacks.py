@@ -11,6 +11,7 @@ from keyhole.attacks import (
     CLOSED_FORM,
     ITERATIVE,
     Attack,
+    DropoutInversion,
     Gifd,
     InvertingGradients,
     Matching,
@@ -36,11 +37,13 @@ def choose_fallback_attacks(defense: Defense, shape: tuple[int, int, int]) -> li
     """What `auto` adds where no closed form reads images of this shape.
 
     IG, GIFD if its generator draws such images, the attacks that the defense was published with,
-    and those that need to know the defense.
+    DIA if clients hide masks, and those that need to know the defense.
     """
     prior = [Gifd()] if Gifd().generates(shape) else []
     published = [ATTACKS.parse(name) for name in defense.paper_attacks]
-    candidates = [InvertingGradients(), *prior, *published, *find_adaptive_attacks(defense)]
+    hidden = [DropoutInversion()] if defense.hides_masks else []
+    adaptive = find_adaptive_attacks(defense)
+    candidates = [InvertingGradients(), *prior, *published, *hidden, *adaptive]
     return [attack for attack in drop_duplicates(candidates) if attack.reads_update]
 
 

@@ -8,6 +8,7 @@ from keyhole.lazy import import_on_demand
 if TYPE_CHECKING:
     from keyhole.defenses.acted import Acted, DefenseCheck, check_defense
     from keyhole.defenses.agp import Agp
+    from keyhole.defenses.ats import Ats
     from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
     from keyhole.defenses.budget import Budget, compute_gaussian_epsilon
     from keyhole.defenses.calibrated import (
@@ -18,13 +19,18 @@ if TYPE_CHECKING:
         match_noise_norm,
     )
     from keyhole.defenses.capabilities import (
+        AugmentedBatch,
+        BatchChange,
         BlockShuffle,
         Capability,
         HiddenPositions,
         ImageChange,
         Interval,
+        MixedBatch,
         PixelNoise,
+        Translation,
     )
+    from keyhole.defenses.censor import Censor
     from keyhole.defenses.composition import Composition
     from keyhole.defenses.csvar import Csvar
     from keyhole.defenses.dp import Dp
@@ -33,13 +39,18 @@ if TYPE_CHECKING:
     from keyhole.defenses.flower_clipping import FlowerClipping
     from keyhole.defenses.flower_local_dp import FlowerLocalDp
     from keyhole.defenses.gaussian import Gaussian
+    from keyhole.defenses.graddefense import GradDefense
     from keyhole.defenses.half import Half
     from keyhole.defenses.image_noise import ImageNoise
+    from keyhole.defenses.instahide import InstaHide
+    from keyhole.defenses.mixup import Mixup
     from keyhole.defenses.mjp import Mjp
     from keyhole.defenses.noise_model import Noise, uniform_noise
     from keyhole.defenses.noise_trace import NoiseTrace
     from keyhole.defenses.none import NoDefense
+    from keyhole.defenses.oasis import Oasis
     from keyhole.defenses.percentile_privacy import PercentilePrivacy
+    from keyhole.defenses.precode import Precode
     from keyhole.defenses.pruning import Pruning
     from keyhole.defenses.quantise import Quantise
     from keyhole.defenses.regions import (
@@ -50,6 +61,7 @@ if TYPE_CHECKING:
     )
     from keyhole.defenses.share import Share
     from keyhole.defenses.signsgd import SignSgd
+    from keyhole.defenses.soteria import Soteria
     from keyhole.defenses.svt import Svt
     from keyhole.defenses.tip import Tip
     from keyhole.defenses.topk import TopK
@@ -67,10 +79,14 @@ __all__ = [
     "DEFENSES",
     "Acted",
     "Agp",
+    "Ats",
+    "AugmentedBatch",
+    "BatchChange",
     "BlockShuffle",
     "Budget",
     "CalibratedNoise",
     "Capability",
+    "Censor",
     "ClientSide",
     "Composition",
     "Csvar",
@@ -83,31 +99,39 @@ __all__ = [
     "FlowerClipping",
     "FlowerLocalDp",
     "Gaussian",
+    "GradDefense",
     "Half",
     "HiddenPositions",
     "ImageChange",
     "ImageNoise",
+    "InstaHide",
     "Interval",
     "LevelsTrace",
+    "MixedBatch",
+    "Mixup",
     "Mjp",
     "NoDefense",
     "Noise",
     "NoiseTrace",
     "NormTrace",
+    "Oasis",
     "PercentilePrivacy",
     "PixelNoise",
     "PrecisionTrace",
+    "Precode",
     "Pruning",
     "Quantise",
     "Share",
     "Sighting",
     "SignSgd",
+    "Soteria",
     "Svt",
     "Telemetry",
     "Tip",
     "TopK",
     "Trace",
     "TraceCheck",
+    "Translation",
     "ZerosTrace",
     "check_defense",
     "compute_gaussian_epsilon",
@@ -145,6 +169,14 @@ DEFENSES = DefenseRegistry(
         "tip": "keyhole.defenses.tip:Tip",
         "dp": "keyhole.defenses.dp:Dp",
         "agp": "keyhole.defenses.agp:Agp",
+        "soteria": "keyhole.defenses.soteria:Soteria",
+        "precode": "keyhole.defenses.precode:Precode",
+        "ats": "keyhole.defenses.ats:Ats",
+        "mixup": "keyhole.defenses.mixup:Mixup",
+        "instahide": "keyhole.defenses.instahide:InstaHide",
+        "oasis": "keyhole.defenses.oasis:Oasis",
+        "censor": "keyhole.defenses.censor:Censor",
+        "graddefense": "keyhole.defenses.graddefense:GradDefense",
     },
     base="keyhole.defenses.base:Defense",
     group="keyhole.defenses",

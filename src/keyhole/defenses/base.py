@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.defenses.budget import Budget, read_budget
-from keyhole.defenses.capabilities import Capability, HiddenPositions, ImageChange, Interval
+from keyhole.defenses.capabilities import (
+    BatchChange,
+    Capability,
+    HiddenPositions,
+    ImageChange,
+    Interval,
+)
 from keyhole.defenses.noise_model import Noise
 from keyhole.defenses.traces import Trace
 from keyhole.errors import DoesNotFit
@@ -127,7 +133,9 @@ class Defense(ABC):
     """Whether it is also meant for images on their way to the client, where they can be seen."""
     hides_masks: ClassVar[bool] = False
     """Whether clients drop units by masks that the server does not see, as dropout does; the rates
-    are those of :meth:`on_model`."""
+    are those of :meth:`on_model`. Noise that the model draws inside is hidden in the same way."""
+    keeps_norms: ClassVar[bool] = False
+    """Whether each tensor keeps its norm while an orthogonal direction replaces its own."""
 
     def __init_subclass__(cls, **keywords: Any) -> None:
         super().__init_subclass__(**keywords)
@@ -242,6 +250,22 @@ class Defense(ABC):
             update: What the server got; intervals are in the units of ``update.gradient()``.
         """
         return {}
+
+    def misleading_values(self, update: Update, model: nn.Module) -> Mapping[str, Tensor]:
+        """Which values of the gradient are not, or not only, the images' own, bool.
+
+        By parameter name; the values of a parameter that is missing are the images' own. An
+        attacker does well to leave the others out.
+
+        Args:
+            update: What the server got: it may show which values were withheld.
+            model: The global model that the update is a change of.
+        """
+        return {}
+
+    def batch_change(self) -> BatchChange | None:
+        """How a step's batch is made of the client's images; None: it consists of them."""
+        return None
 
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
         """What an update must show if this defense acted as declared.

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from torch import Tensor
 
+from keyhole.defenses.batch_augmentation import Augmentation
 from keyhole.defenses.regions import split_into_zones
 from keyhole.defenses.shuffles import Channels
 
@@ -24,10 +25,16 @@ class Capability(StrEnum):
     """where noise is in the update, and how strong"""
     VALUES = "possible_values"
     """between which bounds values lie that the update does not show"""
+    MISLEADING = "misleading_values"
+    """which values of the update are not, or not only, the images' own gradient"""
+    NORMS = "keeps_norms"
+    """that tensors keep their norm while their direction is replaced by an orthogonal one"""
+    BATCH_CHANGE = "batch_change"
+    """how a step's batch is made of the client's images"""
     IMAGE_CHANGE = "image_change"
     """what was done to the images before training"""
     HIDDEN_MASKS = "hides_masks"
-    """that clients drop units by masks of their own"""
+    """that clients drop units, or draw noise inside the network, by masks of their own"""
     HIDDEN_POSITIONS = "hidden_positions"
     """that some patches of an image share one position embedding"""
 
@@ -108,3 +115,42 @@ class HiddenPositions:
     """
 
     localisation_weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class Translation(ImageChange):
+    """Images were moved by a random distance, and the gap was filled with one grey (ATS).
+
+    Args:
+        largest: The largest distance, as a share of the image's side.
+        fill: The grey of the gap, in [0, 1].
+    """
+
+    largest: float
+    fill: float
+
+
+class BatchChange:
+    """How a step's batch is made of the client's images and labels."""
+
+
+@dataclass(frozen=True)
+class AugmentedBatch(BatchChange):
+    """Changed copies of all images are appended to the batch (OASIS).
+
+    Args:
+        augmentations: The changes; each appends one copy of every image.
+    """
+
+    augmentations: tuple[Augmentation, ...]
+
+
+@dataclass(frozen=True)
+class MixedBatch(BatchChange):
+    """Every image is a mixture of images of the batch, and so is its label (mixup, InstaHide).
+
+    Args:
+        flips: Whether pixels, scaled to [-1, 1], have their sign flipped at random afterwards.
+    """
+
+    flips: bool = False

@@ -12,7 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, uses_door
-from keyhole.defenses.capabilities import Capability, HiddenPositions, ImageChange, Interval
+from keyhole.defenses.capabilities import (
+    BatchChange,
+    Capability,
+    HiddenPositions,
+    ImageChange,
+    Interval,
+)
 from keyhole.defenses.noise_model import Noise
 from keyhole.errors import BadValue
 from keyhole.registry import label_of
@@ -79,6 +85,11 @@ class Composition(Defense):
     def hides_masks(self) -> bool:  # type: ignore[override]
         """Whether a part drops units by masks that the server does not see."""
         return any(part.hides_masks for part in self.parts)
+
+    @property
+    def keeps_norms(self) -> bool:  # type: ignore[override]
+        """Whether a part replaces directions, and no later one changes the update again."""
+        return any(part.keeps_norms and not self._later(part) for part in self.parts)
 
     def incompatibilities(self, model: nn.Module) -> list[str]:
         for part in self.parts:
@@ -158,6 +169,7 @@ class Composition(Defense):
         gone = {Capability.NOISE} if not self._parts_with_noise() else set()
         gone |= {Capability.VALUES} if self._part_with_bounds() is None else set()
         gone |= {Capability.IMAGE_CHANGE} if self.image_change() is None else set()
+        gone |= set() if self.keeps_norms else {Capability.NORMS}
         return found - gone
 
     def _later(self, part: Defense) -> list[Defense]:
@@ -193,6 +205,18 @@ class Composition(Defense):
         """The bounds of the values that the last part got."""
         part = self._part_with_bounds()
         return {} if part is None else part.possible_values(update)
+
+    def misleading_values(self, update: Update, model: nn.Module) -> Mapping[str, Tensor]:
+        """All values that mislead because of one part."""
+        found: dict[str, Tensor] = {}
+        for part in self.parts:
+            for name, mask in part.misleading_values(update, model).items():
+                found[name] = found[name] | mask if name in found else mask
+        return found
+
+    def batch_change(self) -> BatchChange | None:
+        """How the part that computes a step's gradient makes its batch."""
+        return next((c for part in self.parts if (c := part.batch_change())), None)
 
     def image_change(self) -> ImageChange | None:
         """What one part did to the images; None where several did something."""

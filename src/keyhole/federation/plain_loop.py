@@ -96,6 +96,11 @@ class ProtectedClient:
         self._start = copy_weights(side.model)
         self.model: nn.Module = copy.deepcopy(defense.on_model(side.model, side))
         """The model to train."""
+        if self.model.state_dict().keys() != self._start.keys():
+            raise DoesNotFit(
+                f"defense {defense.name!r} adds parameters that the server must have: make its "
+                "model by defense.prepare_model(model), and protect that one"
+            )
         self._changed_images = self._shared = False
         self._defended_gradients: list[tuple[Tensor | None, int]] = []
         self._defended_steps = 0

@@ -1,9 +1,10 @@
-"""Finds, records and sets what a network drops, for any network.
+"""Finds, records and sets what a network drops or draws, for any network.
 
 Networks drop values through a few functions of ``torch.nn.functional``. A torch function mode
 intercepts these functions, so that no module is replaced and the user's model object stays as it
 is. It also sees functional dropout (timm's ``drop_rate``) and the dropout inside fused attention.
-Each dropout is a *site*; sites are numbered in the order in which a forward pass reaches them.
+Each dropout is a *site*; sites are numbered in the order in which a forward pass reaches them. The
+noise of a variational bottleneck is a site, too, whose mask is the noise itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from keyhole.models.bottleneck import draw_noise
 from keyhole.models.puzzle import (
     Puzzle,
     PuzzlePool,
@@ -43,11 +45,13 @@ class Site:
         shape: The shape of one sample's mask.
         hides: For a jigsaw puzzle, the position embedding whose rows are not used where the mask
             is 0.
+        is_noise: Whether the mask is noise from N(0, 1), as a variational bottleneck draws it.
     """
 
     p: float
     shape: tuple[int, ...]
     hides: str | None = None
+    is_noise: bool = False
 
     @property
     def size(self) -> int:
@@ -88,6 +92,10 @@ class DropoutMode(TorchFunctionMode):
             return args[0]
         if func is draw_puzzle:
             return self._puzzle(*args, **kwargs)
+        if func is draw_noise:
+            noise = self.make_noise(*args)
+            self.next_site += 1
+            return noise
         explicit = self._find_explicit(func, args, kwargs)
         if explicit is not None:
             with self:
@@ -143,6 +151,10 @@ class DropoutMode(TorchFunctionMode):
     ) -> Puzzle:
         """Returns the puzzle of site number ``self.next_site``; its mask is 0 where covered."""
 
+    @abstractmethod
+    def make_noise(self, like: Tensor) -> Tensor:
+        """Returns the noise of site number ``self.next_site``, in the shape of ``like``."""
+
 
 class SiteFinder(DropoutMode):
     """Lists the sites that a forward pass reaches; nothing is dropped."""
@@ -161,6 +173,10 @@ class SiteFinder(DropoutMode):
         puzzle = solved_puzzle(images, rules)
         self.sites.append(Site(rules.gamma, tuple(puzzle.kept.shape[1:]), hides=position))
         return puzzle
+
+    def make_noise(self, like: Tensor) -> Tensor:
+        self.sites.append(Site(0.0, tuple(like.shape[1:]), is_noise=True))
+        return torch.zeros_like(like)
 
 
 class MaskRecorder(DropoutMode):
@@ -190,13 +206,18 @@ class MaskRecorder(DropoutMode):
             self.masks[-1].append(puzzle.kept != 0)
         return puzzle
 
+    def make_noise(self, like: Tensor) -> Tensor:
+        noise = torch.randn_like(like)
+        self.masks[-1].append(noise)
+        return noise
+
     def masks_by_site(self) -> tuple[Tensor, ...]:
-        """Returns one bool tensor per site, ``[steps * batch, ...]``."""
+        """Returns one tensor per site, ``[steps * batch, ...]``: bool, or the noise itself."""
         return tuple(torch.cat(each) for each in zip(*self.masks, strict=True))
 
 
 class FixedMasks(DropoutMode):
-    """Drops by given masks, ``x * mask / (1 - p)``; without masks nothing is dropped."""
+    """Drops by given masks, ``x * mask / (1 - p)``; without masks nothing is dropped or drawn."""
 
     writes_out_attention = True
 
@@ -216,6 +237,9 @@ class FixedMasks(DropoutMode):
         if self.masks is None:
             return solved_puzzle(images, rules)
         return Puzzle(self.masks[self.next_site].to(images))
+
+    def make_noise(self, like: Tensor) -> Tensor:
+        return torch.zeros_like(like) if self.masks is None else self.masks[self.next_site].to(like)
 
 
 def explicit_attention(

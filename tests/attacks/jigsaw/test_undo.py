@@ -28,10 +28,10 @@ def photos() -> torch.Tensor:
     return load("photos", image_size=64).images([0, 1])
 
 
-def test_every_defense_that_lets_images_travel_can_be_undone() -> None:
+def test_every_declared_change_of_images_can_be_undone() -> None:
     declared = {d.name: d().image_change() for d in DEFENSES}
     changes = {name: change for name, change in declared.items() if change is not None}
-    assert set(changes) == {name for name in DEFENSES.names() if DEFENSES[name].images_travel}
+    assert set(changes) >= {name for name in DEFENSES.names() if DEFENSES[name].images_travel}
     plain = undo.dispatch(ImageChange)
     assert all(undo.dispatch(type(change)) is not plain for change in changes.values())
 

@@ -21,8 +21,9 @@ from torch.nn import functional as F
 
 from keyhole.attacks.jigsaw.learned.solving import fits_shipped_network, solve_with_network
 from keyhole.attacks.jigsaw.regions import Solution, build_thumbnail, combine_versions, solve
+from keyhole.attacks.jigsaw.translation import move_back
 from keyhole.defenses import Csvar
-from keyhole.defenses.capabilities import BlockShuffle, ImageChange, PixelNoise
+from keyhole.defenses.capabilities import BlockShuffle, ImageChange, PixelNoise, Translation
 from keyhole.errors import DoesNotFit
 
 MIN_CONFIDENCE = 0.4
@@ -100,6 +101,14 @@ def remove_noise(
     known = change.sigma / len(versions) ** 0.5
     cleaned = [denoise(image, min(known, estimate_noise(image))) for image in mean]
     return RestoredImages(torch.stack(cleaned))
+
+
+@undo.register
+def undo_translation(
+    change: Translation, versions: Sequence[Tensor], *, exact: bool = True
+) -> RestoredImages:
+    """Moves each image back by the width of the grey gap at its border."""
+    return RestoredImages(torch.stack([move_back(image, change) for image in versions[-1]]))
 
 
 def estimate_noise(image: Tensor) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,7 +15,11 @@ from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
 from keyhole.attacks.matching.compiled_step import Compilation
-from keyhole.attacks.matching.gradients.gradient_weights import WeightsByName, weights_from_noise
+from keyhole.attacks.matching.gradients.gradient_weights import (
+    WeightsByName,
+    leave_out_values,
+    weights_from_noise,
+)
 from keyhole.attacks.matching.gradients.intervals import IntervalsByName
 from keyhole.attacks.matching.gradients.matchers import Backend, Matcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
@@ -23,7 +27,7 @@ from keyhole.attacks.matching.parts.unknowns import SoftLabels
 from keyhole.attacks.matching.precision import Precision, use_precision
 from keyhole.attacks.matching.problem import MatchingProblem
 from keyhole.attacks.matching.victim_group import VictimGroup
-from keyhole.attacks.noise import merge_updates
+from keyhole.attacks.noise import find_misleading_values, merge_updates
 from keyhole.defenses.capabilities import Capability
 from keyhole.defenses.noise_model import Noise
 from keyhole.threat import Observation
@@ -100,6 +104,8 @@ class Matching(Attack):
             parts = replace(parts, labels=SoftLabels())
         if self.masks in ("sought", "read"):
             parts = parts.with_mask_search(problem, self.mask_weight)
+        if Capability.BATCH_CHANGE in self.uses:
+            parts = parts.with_batch_change(problem)
         return parts
 
     @property
@@ -134,12 +140,22 @@ class Matching(Attack):
         return self.target_and_noise(observation)[0]
 
     def gradient_weights(self, observation: Observation) -> WeightsByName:
-        """Returns the weights by which noisy values of that gradient count less.
+        """Returns the weights by which noisy and misleading values of that gradient count less.
 
         Args:
             observation: What the server observed of the victim.
         """
-        return weights_from_noise(*self.target_and_noise(observation))
+        weights = weights_from_noise(*self.target_and_noise(observation))
+        return leave_out_values(weights, self.misleading_values(observation))
+
+    def misleading_values(self, observation: Observation) -> Mapping[str, Tensor]:
+        """Returns the values to leave out, if this attack uses what a known defense says of them.
+
+        Args:
+            observation: What the server observed of the victim.
+        """
+        used = Capability.MISLEADING in self.uses
+        return find_misleading_values(observation) if used else {}
 
     def target_and_noise(
         self, observation: Observation

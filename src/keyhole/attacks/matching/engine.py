@@ -93,7 +93,10 @@ class Engine:
         if parts.surrogate is not None:
             assert isinstance(matcher, MovableMatcher)
             matcher = matcher.at(values[parts.surrogate.name])
-        match = matcher(images, targets, masks)
+        samples = images
+        if parts.batch is not None:
+            samples, targets = parts.batch.form(images, targets, values, self.problem)
+        match = matcher(samples, targets, masks)
         loss = parts.objective(match)
         if parts.priors:
             progress = state["iterations"] / self.iterations

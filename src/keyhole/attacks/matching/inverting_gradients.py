@@ -14,7 +14,7 @@ from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
 from keyhole.attacks.matching.attack import Count, MaskSource, Matching, Positive, Weight
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
-from keyhole.attacks.matching.parts.objectives import Cosine
+from keyhole.attacks.matching.parts.objectives import Cosine, NormsAndRightAngles, Objective
 from keyhole.attacks.matching.parts.optimisers import Adam, Plateau
 from keyhole.attacks.matching.parts.priors import LastFeatures, Prior, TotalVariation
 from keyhole.attacks.matching.parts.unknowns import Pixels
@@ -65,7 +65,14 @@ class InvertingGradients(Matching):
     summary: ClassVar[str] = "matches gradients' direction, smooth images preferred"
     paper: ClassVar[str] = "Geiping et al. 2020 (IG), as run in Scheliga et al. 2023"
     uses: ClassVar[frozenset[Capability]] = frozenset(
-        {Capability.IMAGE_CHANGE, Capability.NOISE, Capability.VALUES}
+        {
+            Capability.IMAGE_CHANGE,
+            Capability.NOISE,
+            Capability.VALUES,
+            Capability.MISLEADING,
+            Capability.NORMS,
+            Capability.BATCH_CHANGE,
+        }
     )
     published: ClassVar[dict[str, Any]] = {
         "iterations": 20_000,
@@ -77,7 +84,7 @@ class InvertingGradients(Matching):
 
     def build_parts(self, problem: MatchingProblem) -> MatchingParts:
         return MatchingParts(
-            objective=Cosine(),
+            objective=choose_objective(problem),
             images=Pixels(),
             optimiser=Adam(lr=self.lr, signed=(Pixels.name,)),
             schedule=Plateau(patience=self.patience, drops=self.drops, give_up=self.give_up),
@@ -95,6 +102,12 @@ class InvertingGradients(Matching):
         weight = choose_feature_weight(problem) if self.features is None else self.features
         layer = find_readable_last_layer(problem) if weight > 0 else None
         return (smoothness,) if layer is None else (smoothness, LastFeatures(weight, layer))
+
+
+def choose_objective(problem: MatchingProblem) -> Objective:
+    """The cosine distance, unless a known defense leaves nothing of a gradient but its norms."""
+    replaced = problem.knowledge.defense_with(Capability.NORMS) is not None
+    return NormsAndRightAngles() if replaced else Cosine()
 
 
 def choose_feature_weight(problem: MatchingProblem) -> float:

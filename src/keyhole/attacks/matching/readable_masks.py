@@ -38,6 +38,11 @@ class _DropoutRecorder(LayerRecorder):
         self.dropout_outputs.append(puzzle.kept)
         return puzzle
 
+    def make_noise(self, like: Tensor) -> Tensor:
+        noise = super().make_noise(like)
+        self.dropout_outputs.append(noise)
+        return noise
+
 
 def find_readable_sites(problem: MatchingProblem) -> dict[int, str]:
     """The numbers of the sites whose masks can be read, and for each the weight that shows it."""

@@ -77,6 +77,8 @@ class VictimGroup:
         unused = unused_parameters(self.problem.model, self.problem.knowledge.shape)
         names = {name for name, _ in self.problem.model.named_parameters()} - unused
         target = self.attack.target_gradient(self.observation(victim))
+        misleading = self.attack.misleading_values(self.observation(victim))
+        names -= {name for name, mask in misleading.items() if bool(mask.all())}
         return {name: tensor for name, tensor in target.items() if name in names}
 
     def make_generator(self, victim: int, attempt: int) -> torch.Generator:
@@ -174,6 +176,8 @@ class VictimGroup:
             return Reconstruction(diagnostics={**diagnostics, "images": 0.0, "loss": -1.0})
         unknown = self.parts.images
         images = unknown.render(outcome.best[unknown.name][None], self.problem)[0]
+        if self.parts.batch is not None:
+            images = self.parts.batch.restore(images, outcome.best, self.problem)
         images = self.attack.postprocess(images, self.observation(best))
         confidence = 1 / (1 + max(outcome.loss, 0.0) / HALF_CONFIDENCE_LOSS)
         frames = [(iteration, image.float()) for iteration, image in history.frames]

@@ -12,6 +12,7 @@ from keyhole.attacks.matching.gradients.factored import FactoredMatch
 from keyhole.attacks.matching.gradients.factors import Factors
 from keyhole.attacks.matching.gradients.gradient_weights import (
     GradientWeights,
+    leave_out_values,
     stack_weights,
     weights_from_noise,
 )
@@ -126,3 +127,37 @@ def test_a_parameter_that_has_no_weights_for_some_victim_has_none() -> None:
             keep,
         )
     ) == {"a"}
+
+
+def test_values_that_mislead_are_left_out_beside_noisy_rows() -> None:
+    rows = {"w": GradientWeights(torch.tensor([1.0, 0.5]))}
+    mask = torch.tensor([[True, False, False], [False, False, True]])
+    found = leave_out_values(rows, {"w": mask, "b": torch.tensor([True, False]), "s": mask.any()})
+    assert found["w"](torch.ones(2, 3)).tolist() == [[0, 1, 1], [0.5, 0.5, 0]]
+    assert found["b"](torch.ones(2)).tolist() == [0, 1]
+    assert "s" not in found
+    assert leave_out_values(rows, {}) == rows
+
+
+def test_each_victim_has_values_of_its_own_to_leave_out() -> None:
+    masks = [torch.tensor([[True, False]]), torch.tensor([[False, True]])]
+    stacked = stack_weights([leave_out_values({}, {"w": m}) for m in masks], torch.zeros(1))
+    gradient = torch.ones(2, 1, 2)
+    assert stacked["w"](gradient).tolist() == [[[0, 1]], [[1, 0]]]
+    assert stacked["w"].select(torch.tensor([1]))(gradient[1:]).tolist() == [[[1, 0]]]
+
+
+def test_factors_are_built_where_single_values_are_left_out() -> None:
+    """The products of a match are those of the gradients with these values at 0."""
+    inputs, outputs = torch.randn(1, 2, 400).double(), torch.randn(1, 2, 300).double()
+    factors = Factors(inputs, outputs, torch.Size((300, 400)))
+    mask = torch.rand(300, 400) < 0.5
+    target = torch.randn(300, 400).double()
+    targets = Targets.stack(
+        [{"w": target}], inputs, gradient_weights=[leave_out_values({}, {"w": mask})]
+    )
+    low = factor_targets(targets, {"w": 2}, needs_full_gradients=False)
+    dot, square = FactoredMatch({}, {"w": factors}, low).products("w")
+    kept = factors.build()[0] * ~mask
+    assert float(dot) == pytest.approx(float((kept * target).sum()))
+    assert float(square) == pytest.approx(float(kept.square().sum()))

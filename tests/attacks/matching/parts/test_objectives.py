@@ -12,6 +12,7 @@ from keyhole.attacks.matching.gradients.gradient_weights import GradientWeights
 from keyhole.attacks.matching.gradients.match import BuiltMatch, Targets
 from keyhole.attacks.matching.parts.objectives import (
     Cosine,
+    NormsAndRightAngles,
     Objective,
     SquaredError,
 )
@@ -52,6 +53,19 @@ def test_the_cosine_is_over_all_parameters_together() -> None:
         1 - float(torch.cosine_similarity(flat(G, v), flat(T, v), dim=0)) for v in range(VICTIMS)
     ]
     assert each(Cosine(), G, T) == pytest.approx(expected)
+
+
+def test_norms_and_right_angles_are_compared_parameter_by_parameter() -> None:
+    G, T = draw(), draw()
+    expected = []
+    for v in range(VICTIMS):
+        terms = []
+        for name in SHAPES:
+            g, t = G[name][v].flatten(), T[name][v].flatten()
+            ratio, cosine = g.norm() / t.norm(), torch.cosine_similarity(g, t, dim=0)
+            terms.append(float((ratio - 1) ** 2 + cosine**2))
+        expected.append(sum(terms) / len(terms))
+    assert each(NormsAndRightAngles(), G, T) == pytest.approx(expected)
 
 
 def test_the_squared_error_is_a_sum() -> None:

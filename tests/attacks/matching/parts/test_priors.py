@@ -168,6 +168,12 @@ def test_masks_should_drop_as_often_as_the_rate_says() -> None:
     assert found.tolist() == pytest.approx(expected, rel=1e-5)
 
 
+def test_noise_costs_nothing_where_its_mean_square_is_1() -> None:
+    site = (Site(0.0, (4,), is_noise=True),)
+    noise = torch.tensor([[1.0, -1.0, 1.0, -1.0], [2.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.0]])
+    assert DropRate(0.5, site)(guess(masks=(noise[:, None],))).tolist() == [0.0, 0.0, 0.5]
+
+
 def test_masks_that_drop_at_the_rate_cost_nothing() -> None:
     mask = torch.ones(VICTIMS, BATCH, 8)
     mask[..., :2] = 0

@@ -127,3 +127,16 @@ def test_masks_are_cut_into_their_sites(problem: MatchingProblem) -> None:
     assert torch.equal(second.flatten(2), value[..., 3:7])
     assert second.shape == (2, 5, 2, 2)
     assert torch.equal(third[..., 0, 0], value[..., 7:])
+
+
+def test_noise_is_searched_for_without_bounds(problem: MatchingProblem) -> None:
+    """Beside a dropout's mask, which stays between 0 and 1."""
+    sites = (Site(0.5, (300,)), Site(0.0, (300,), is_noise=True))
+    unknown = DropoutMasks(sites)
+    start = unknown.start(problem, draws())
+    assert set(start[:, :300].unique().tolist()) == {0.0, 1.0}
+    assert start[:, 300:].std() == pytest.approx(1, abs=0.1)
+    far = torch.full((1, 2, 600), -3.0)
+    mask, noise = unknown.render(unknown.project(far, problem, {}))
+    assert mask.unique().tolist() == [0.0]
+    assert noise.unique().tolist() == [-3.0]

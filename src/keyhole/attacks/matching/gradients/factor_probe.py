@@ -114,9 +114,9 @@ def compute_autograd_gradient(
 ) -> dict[str, Tensor]:
     """One victim's gradient by plain autograd."""
     probe = copy.deepcopy(model).requires_grad_(True)
-    with LayerRecorder(1):
+    with LayerRecorder(1) as recorder:
         logits = probe(images.detach())
-    loss = -(targets * logits.log_softmax(-1)).sum() / len(images)
+    loss = recorder.sum_losses(targets, logits) / len(images)
     parameters = dict(probe.named_parameters())
     gradients = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
     return dict(zip(parameters, gradients, strict=True))

@@ -45,7 +45,8 @@ class FactoredMatch(GradientMatch):
         return gradient.to(torch.promote_types(gradient.dtype, torch.float32))
 
     def is_built(self, name: str) -> bool:
-        if name in self.built:
+        weights = self.targets.gradient_weights.get(name)
+        if name in self.built or (weights is not None and weights.values is not None):
             return True
         return name not in self.target_factors and self.factored[name].build_is_cheaper
 
@@ -135,7 +136,7 @@ class FactoredMatcher:
         )
         with recorder:
             logits = functional_call(self.model, leaves, (images.flatten(0, 1),))
-        loss = -(targets.flatten(0, 1) * logits.log_softmax(-1)).sum() / batch
+        loss = recorder.sum_losses(targets.flatten(0, 1), logits) / batch
         outputs = [call.output for call in recorder.calls]
         gradients = torch.autograd.grad(
             loss, [*outputs, *leaves.values()], create_graph=True, materialize_grads=True

@@ -19,15 +19,21 @@ class GradientWeights:
 
     ``keep [..., K]`` in [0, 1] has one value per row. ``bins`` is the projection P (see
     :class:`keyhole.defenses.Noise`); None means the identity. Gradients are
-    ``[..., K, *rest]``, with as many axes before K as ``keep`` has.
+    ``[..., K, *rest]``, with as many axes before K as ``keep`` has. Afterwards single values are
+    multiplied by ``values``, which has the gradient's shape; None means ones.
     """
 
     keep: Tensor
     bins: Tensor | None = None
     rows: Tensor | None = None
     """The rows ``[N, r]`` that may be scaled down for each of N victims; None: any row."""
+    values: Tensor | None = None
 
     def __call__(self, gradient: Tensor) -> Tensor:
+        weighted = self._weigh_rows(gradient)
+        return weighted if self.values is None else weighted * self.values.to(weighted)
+
+    def _weigh_rows(self, gradient: Tensor) -> Tensor:
         keep = self.keep.to(gradient)
         keep = keep.view(*keep.shape, *[1] * (gradient.dim() - keep.dim()))
         if self.bins is None:
@@ -37,7 +43,8 @@ class GradientWeights:
 
     def select(self, victims: Tensor) -> GradientWeights:
         rows = None if self.rows is None else self.rows[victims]
-        return replace(self, keep=self.keep[victims], rows=rows)
+        values = None if self.values is None else self.values[victims]
+        return replace(self, keep=self.keep[victims], rows=rows, values=values)
 
     def prepare(self, like: Tensor) -> GradientWeights:
         """Moves weights of N victims to the device and type of ``like`` and lists their rows.
@@ -48,7 +55,8 @@ class GradientWeights:
         most = int(reduced.sum(-1).max())
         rows = reduced.to(like.device, torch.uint8).topk(most, dim=-1).indices
         bins = None if self.bins is None else self.bins.to(like)
-        return GradientWeights(self.keep.to(like), bins, rows)
+        values = None if self.values is None else self.values.to(like)
+        return GradientWeights(self.keep.to(like), bins, rows, values)
 
 
 WeightsByName = Mapping[str, GradientWeights]
@@ -73,6 +81,21 @@ def weights_from_noise(
     return weights
 
 
+def leave_out_values(weights: WeightsByName, misleading: Mapping[str, Tensor]) -> WeightsByName:
+    """The same weights, and 0 for each value that is misleading.
+
+    Args:
+        weights: The weights of rows.
+        misleading: Bool, in the shape of each parameter's gradient.
+    """
+    found = dict(weights)
+    for name, mask in misleading.items():
+        if mask.dim():
+            plain = GradientWeights(torch.ones(len(mask), device=mask.device))
+            found[name] = replace(found.get(name, plain), values=(~mask).float())
+    return found
+
+
 def stack_weights(
     weights_per_victim: Sequence[WeightsByName], like: Tensor
 ) -> dict[str, GradientWeights]:
@@ -87,5 +110,7 @@ def stack_weights(
         group = [weights[name] for weights in weights_per_victim]
         bins = None if any(weights.bins is None for weights in group) else group[0].bins
         keep = torch.stack([weights.keep for weights in group])
-        stacked[name] = GradientWeights(keep, bins).prepare(like)
+        some = [weights.values for weights in group if weights.values is not None]
+        values = torch.stack(some) if len(some) == len(group) else None
+        stacked[name] = GradientWeights(keep, bins, values=values).prepare(like)
     return stacked

@@ -24,6 +24,7 @@ from keyhole.attacks.matching.gradients.layer_call import (
 )
 from keyhole.attacks.matching.gradients.softmax import is_large, softmax_rows
 from keyhole.attacks.matching.gradients.unfolding import ConvGeometry, convolve_columns, unfold
+from keyhole.models.bottleneck import add_to_loss
 from keyhole.models.dropout_sites import FixedMasks
 
 BRANCHES = (Tensor.__bool__, Tensor.item, Tensor.tolist, Tensor.__int__, Tensor.__float__)
@@ -62,6 +63,8 @@ class LayerRecorder(FixedMasks):
         self.records_statistics = statistics
         self.calls: list[LayerCall] = []
         self.statistics: list[BatchStatistics] = []
+        self.loss_terms: list[Tensor] = []
+        """What the model adds to the cross-entropy of each sample, ``[N * B]`` each."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -71,6 +74,9 @@ class LayerRecorder(FixedMasks):
             kwargs = {**kwargs, "inplace": False}
         if self.refuses_branches and func in BRANCHES:
             raise DoesNotFactor("its control flow depends on the values it computes")
+        if func is add_to_loss:
+            self.loss_terms.append(args[0])
+            return None
         if func is F.linear:
             return self._linear(*args, **kwargs)
         if func is F.conv2d and self.names:
@@ -85,6 +91,16 @@ class LayerRecorder(FixedMasks):
             x, dim = args[0], kwargs.get("dim", args[-1])
             return softmax_rows(x) if is_large(x, dim) else func(*args, **kwargs)
         return super().__torch_function__(func, types, args, kwargs)
+
+    def sum_losses(self, targets: Tensor, logits: Tensor) -> Tensor:
+        """The cross-entropy summed over all samples, and the model's own terms.
+
+        Args:
+            targets: The distribution over the classes that each sample should have.
+            logits: The model's output for the samples, in the same shape.
+        """
+        cross_entropy = -(targets * logits.log_softmax(-1)).sum()
+        return cross_entropy + sum(term.sum() for term in self.loss_terms)
 
     def _record(
         self,

@@ -85,8 +85,9 @@ class VmapMatcher:
         """One victim's mean gradient over its local steps, and its BatchNorms' batch moments."""
         weights = self.weights
         moments: list[BatchMoments] = []
+        augmented = len(images) != self.problem.knowledge.batch_size
         for step in range(self.problem.steps):
-            batch = self.problem.batch_slice(step)
+            batch = slice(None) if augmented else self.problem.batch_slice(step)
             own_masks = None if masks is None else [m[self.mask_slice(step)] for m in masks]
             gradient, moments = self.step_gradient(
                 weights, images[batch], targets[batch], own_masks
@@ -120,7 +121,7 @@ class VmapMatcher:
         recorder = LayerRecorder(1, masks=masks, statistics=self.statistics)
         with recorder:
             logits = functional_call(model, {**weights, **buffers}, (images,))
-        loss = -(targets * logits.log_softmax(-1)).sum() / len(images)
+        loss = recorder.sum_losses(targets, logits) / len(images)
         return loss, [(s.mean, s.var) for s in recorder.statistics]
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from keyhole.attacks.matching.parts.batches import Batch, make_batch
 from keyhole.attacks.matching.parts.objectives import Objective
 from keyhole.attacks.matching.parts.optimisers import Optimiser, Schedule
-from keyhole.attacks.matching.parts.priors import DropRate, Prior
+from keyhole.attacks.matching.parts.priors import DropRate, PatchSeams, Prior, TotalVariation
 from keyhole.attacks.matching.parts.unknowns import (
     DropoutMasks,
     ImageUnknown,
@@ -15,6 +16,9 @@ from keyhole.attacks.matching.parts.unknowns import (
     Unknown,
 )
 from keyhole.attacks.matching.problem import MatchingProblem
+
+OF_IMAGES = (TotalVariation, PatchSeams)
+"""The priors that say that images are smooth."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,7 @@ class MatchingParts:
         masks: The unknown dropout masks; None: the masks are known, or there is no dropout.
         surrogate: The unknown model between the one sent and the one returned, at which gradients
             are taken; None: they are taken at the one sent.
+        batch: How a step's batch is made of the images; None: it consists of them.
         stop_below: A victim whose loss falls below this is done; None: no limit.
     """
 
@@ -42,12 +47,14 @@ class MatchingParts:
     labels: SoftLabels | None = None
     masks: DropoutMasks | None = None
     surrogate: Surrogate | None = None
+    batch: Batch | None = None
     stop_below: float | None = None
 
     @property
     def unknowns(self) -> tuple[Unknown, ...]:
         """Everything that is searched for."""
-        candidates = (self.images, self.labels, self.masks, self.surrogate)
+        mixture = None if self.batch is None else self.batch.unknown
+        candidates = (self.images, self.labels, self.masks, self.surrogate, mixture)
         return tuple(unknown for unknown in candidates if unknown is not None)
 
     @property
@@ -70,3 +77,14 @@ class MatchingParts:
             return self
         prior = DropRate(weight, problem.sites)
         return replace(self, masks=DropoutMasks(problem.sites), priors=(*self.priors, prior))
+
+    def with_batch_change(self, problem: MatchingProblem) -> MatchingParts:
+        """The parts that form the batch as a known defense does; the same parts without one.
+
+        Where pixels are flipped, images are not smooth, and the priors on images are left out.
+        """
+        batch = make_batch(problem)
+        if batch is None:
+            return self
+        priors = tuple(p for p in self.priors if not (batch.flips and isinstance(p, OF_IMAGES)))
+        return replace(self, batch=batch, priors=priors)

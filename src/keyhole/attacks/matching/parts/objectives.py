@@ -123,6 +123,27 @@ class SquaredError(Objective):
         return total / (sum_terms(target_squares) + TINY) if self.relative else total
 
 
+@dataclass(frozen=True, kw_only=True)
+class NormsAndRightAngles(Objective):
+    """``mean of (|G| / |T| - 1)^2 + cos(G, T)^2`` over parameters.
+
+    For a defense that replaces each parameter's gradient by an orthogonal one of the same norm
+    (CENSOR). An update then shows two numbers per parameter, and nothing else.
+    """
+
+    needs_full_gradients: ClassVar[bool] = False
+
+    def __call__(self, match: GradientMatch) -> Tensor:
+        terms = []
+        for name, weight in self.weighted_names(match):
+            dot, square = match.products(name)
+            target = match.target_square(name).clamp(min=TINY)
+            square = square.clamp(min=0) + TINY
+            ratio = (square / target).sqrt()
+            terms.append(weight * ((ratio - 1).square() + dot.square() / (square * target)))
+        return torch.stack(terms).mean(0)
+
+
 def sum_terms(terms: list[Tensor]) -> Tensor:
     """The sum of tensors ``[N]``, one per parameter."""
     return torch.stack(terms).sum(0)

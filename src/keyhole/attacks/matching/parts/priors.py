@@ -223,7 +223,7 @@ class PatchSeams(Prior):
 class DropRate(Prior):
     """The distance of the masks' drop rates to the true ones (Scheliga et al. 2023, DIA).
 
-    ``sum over sites |(1 - mean mask) - p|``.
+    ``sum over sites |(1 - mean mask) - p|``; for noise, ``|1 - mean square|``.
 
     Args:
         weight: Weight of the term.
@@ -235,6 +235,9 @@ class DropRate(Prior):
 
     def __call__(self, guess: Guess) -> Tensor:
         assert guess.masks is not None
-        means = [mask.flatten(1).mean(1) for mask in guess.masks]
-        terms = [(1 - m - s.p).abs() for m, s in zip(means, self.sites, strict=True)]
+        terms = []
+        for mask, site in zip(guess.masks, self.sites, strict=True):
+            values = mask.flatten(1)
+            expected = values.square() if site.is_noise else values + site.p
+            terms.append((1 - expected.mean(1)).abs())
         return self.weight * torch.stack(terms).sum(0)

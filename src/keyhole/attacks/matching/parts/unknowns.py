@@ -103,7 +103,8 @@ class SoftLabels(Unknown):
 class DropoutMasks(Unknown):
     """The clients' dropout masks, all sites concatenated: ``[N, samples, elements]`` in [0, 1].
 
-    They start as draws from the client's own distribution and stay continuous (DIA).
+    They start as draws from the client's own distribution and stay continuous (DIA). Noise that
+    the clients' model draws is searched for in the same way, without bounds.
 
     Args:
         sites: The model's dropouts.
@@ -114,14 +115,21 @@ class DropoutMasks(Unknown):
     name: ClassVar[str] = "masks"
 
     def start(self, problem: MatchingProblem, generator: torch.Generator) -> Tensor:
-        kept = [
-            torch.rand(problem.masked_samples, site.size, generator=generator) >= site.p
-            for site in self.sites
-        ]
-        return torch.cat(kept, dim=1).float()
+        drawn = []
+        for site in self.sites:
+            shape = (problem.masked_samples, site.size)
+            if site.is_noise:
+                drawn.append(torch.randn(shape, generator=generator))
+            else:
+                drawn.append((torch.rand(shape, generator=generator) >= site.p).float())
+        return torch.cat(drawn, dim=1)
 
     def project(self, value: Tensor, problem: MatchingProblem, known: KnownValues) -> Tensor:
-        return value.clamp(0, 1)
+        if not any(site.is_noise for site in self.sites):
+            return value.clamp(0, 1)
+        parts = torch.split(value, [site.size for site in self.sites], dim=-1)
+        pairs = zip(parts, self.sites, strict=True)
+        return torch.cat([v if site.is_noise else v.clamp(0, 1) for v, site in pairs], dim=-1)
 
     def render(self, value: Tensor) -> tuple[Tensor, ...]:
         """One mask per site, ``[N, samples, *shape]``."""

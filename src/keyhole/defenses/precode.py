@@ -1,0 +1,109 @@
+"""PRECODE: a variational bottleneck before the last layer."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Annotated, ClassVar
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from keyhole.defenses.base import ClientSide, Defense
+from keyhole.errors import DoesNotFit
+from keyhole.models.bottleneck import (
+    CHILD_NAME,
+    LossCollector,
+    add_bottleneck,
+    find_bottleneck,
+    find_last_linear,
+)
+from keyhole.update import Update
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precode(Defense):
+    """Samples the last layer's features anew in every step, from a distribution that is learned.
+
+    Features are encoded as mean and log variance, of which a sample is decoded. The loss is the
+    cross-entropy plus ``beta`` times the distribution's divergence from N(0, 1). The server's
+    model has the bottleneck, too, and decodes the mean; so do clients that train in eval mode,
+    where dropout is off as well.
+
+    Args:
+        width: The dimensions of the bottleneck; 0: there is none.
+        beta: Weight of the divergence.
+    """
+
+    width: Annotated[int, Field(ge=0)] = 256
+    beta: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1e-3
+
+    name: ClassVar[str] = "precode"
+    summary: ClassVar[str] = "samples the last features from a variational bottleneck"
+    paper: ClassVar[str] = "Scheliga et al. 2022 (PRECODE)"
+    headline: ClassVar[tuple[str, ...]] = ("width",)
+    paper_attacks: ClassVar[tuple[str, ...]] = ("ig",)
+    hides_masks: ClassVar[bool] = True
+
+    def incompatibilities(self, model: nn.Module) -> list[str]:
+        if not self.width or find_last_linear(model) is not None:
+            return []
+        return ["it has no linear layer before which a bottleneck could be put"]
+
+    def caveats(self, model: nn.Module) -> list[str]:
+        return ["layers before the bottleneck get no noise of their own (Scheliga et al. 2022)"]
+
+    def prepare_model(self, model: nn.Module) -> nn.Module:
+        """The model with the bottleneck's parameters, which server and clients share."""
+        own = find_bottleneck(model)
+        if own is not None and own.decoder.in_features != self.width:
+            raise DoesNotFit(
+                f"the model has a bottleneck of {own.decoder.in_features} dimensions, not "
+                f"{self.width}: give it the plain one"
+            )
+        if own is not None or not self.width:
+            return model
+        self.validate(model)
+        return add_bottleneck(model, self.width)
+
+    def on_model(self, model: nn.Module, side: ClientSide | None = None) -> nn.Module:
+        if not self.width:
+            return model
+        prepared = self.prepare_model(model)
+        protected = copy.deepcopy(prepared) if prepared is model else prepared
+        bottleneck = find_bottleneck(protected)
+        assert bottleneck is not None
+        bottleneck.samples, bottleneck.divergence_weight = True, self.beta
+        if side is not None:
+            added = sum(p.numel() for p in bottleneck.parameters())
+            side.record(width=self.width, parameters_added=added)
+        return protected
+
+    def on_step(
+        self, model: nn.Module, inputs: Tensor, labels: Tensor, side: ClientSide | None = None
+    ) -> list[Tensor] | None:
+        """The gradient of cross-entropy and divergence; None where there is no bottleneck."""
+        if find_bottleneck(model) is None:
+            return None
+        weights = list(model.parameters())
+        with LossCollector() as collected:
+            loss = F.cross_entropy(model(inputs), labels)
+        for term in collected.terms:
+            loss = loss + term.sum() / len(inputs)
+        found = torch.autograd.grad(loss, weights, materialize_grads=True)
+        return list(found)
+
+    def misleading_values(self, update: Update, model: nn.Module) -> Mapping[str, Tensor]:
+        """All values of the bottleneck and of the layer after it: they follow the noise."""
+        if find_bottleneck(model) is None:
+            return {}
+        head = find_last_linear(model)
+        own = (f"{head}.weight", f"{head}.bias", f"{head}.{CHILD_NAME}.")
+        return {
+            name: torch.ones_like(gradient, dtype=torch.bool)
+            for name, gradient in update.gradient().items()
+            if name.startswith(own)
+        }
