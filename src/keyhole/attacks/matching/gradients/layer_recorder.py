@@ -81,7 +81,12 @@ class LayerRecorder(FixedMasks):
             return self._group_norm(*args, **kwargs)
         if func is F.batch_norm:
             return self._batch_norm(*args, **kwargs)
-        if func in SOFTMAXES and self.names and kwargs.keys() <= {"dim"} and len(args) + len(kwargs) == 2:
+        if (
+            func in SOFTMAXES
+            and self.names
+            and kwargs.keys() <= {"dim"}
+            and len(args) + len(kwargs) == 2
+        ):
             x, dim = args[0], kwargs.get("dim", args[-1])
             return softmax_rows(x) if is_large(x, dim) else func(*args, **kwargs)
         return super().__torch_function__(func, types, args, kwargs)

@@ -81,4 +81,6 @@ def softmax_rows(x: Tensor) -> Tensor:
 
 def is_large(x: Any, dim: Any) -> bool:
     """Whether a softmax is over the last axis of a tensor that no cache of a CPU holds."""
-    return isinstance(x, Tensor) and x.is_cpu and dim in (-1, x.ndim - 1) and x.numel() >= LARGE
+    if not isinstance(x, Tensor) or not isinstance(dim, int):
+        return False
+    return x.is_cpu and dim in (-1, x.ndim - 1) and x.numel() >= LARGE
