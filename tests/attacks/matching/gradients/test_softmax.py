@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from keyhole.attacks.matching.gradients import layer_recorder, softmax
 from keyhole.attacks.matching.gradients.layer_recorder import LayerRecorder
-from keyhole.attacks.matching.gradients.softmax import is_large, softmax_rows
+from keyhole.attacks.matching.gradients.softmax import is_large_softmax, softmax_rows
 
 
 def second_derivative(function: Callable[[Tensor], Tensor], layout: str) -> Tensor:
@@ -56,9 +56,9 @@ def test_attention_is_matched_as_before(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_only_large_rows_are_taken() -> None:
-    assert is_large(torch.empty(1 << 12, 64), -1)
-    assert is_large(torch.empty(1 << 12, 64), 1)
-    assert not is_large(torch.empty(1 << 12, 64), 0)
-    assert not is_large(torch.empty(64, 64), -1)
-    assert not is_large(torch.empty(1 << 12, 64), None)
-    assert not is_large(torch.empty(1 << 12, 64, device="meta"), -1)
+    assert is_large_softmax(torch.empty(1 << 12, 64), -1)
+    assert is_large_softmax(torch.empty(1 << 12, 64), 1)
+    assert not is_large_softmax(torch.empty(1 << 12, 64), 0)
+    assert not is_large_softmax(torch.empty(64, 64), -1)
+    assert not is_large_softmax(torch.empty(1 << 12, 64), None)
+    assert not is_large_softmax(torch.empty(1 << 12, 64, device="meta"), -1)
