@@ -10,7 +10,7 @@ FUZZ   ?= 10000
 # Threads that spin while they wait bring small matrix work to a halt on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: audit test lint types unit test-slow test-flower test-ray test-gpu torture clean
+.PHONY: audit test lint types unit test-slow test-flower test-ray test-gpu bench bench-gpu torture clean
 
 audit: $(VENV)/.ready
 	$(BIN)/keyhole audit --out $(RUN)
@@ -39,6 +39,13 @@ test-ray: $(VENV)/.ready-dev
 
 test-gpu: $(VENV)/.ready-dev
 	$(BIN)/pytest -m gpu tests
+
+# Ratios to plain loops and other tools, all in one table; results/ keeps those that docs quote.
+bench: $(VENV)/.ready
+	$(BIN)/python benchmarks/all.py
+
+bench-gpu: $(VENV)/.ready
+	$(BIN)/python benchmarks/all.py --device cuda
 
 # Runs killed at every moment and hostile inputs; a count and a seed bound them.
 torture: $(VENV)/.ready-dev

@@ -15,11 +15,13 @@ from scripts import ROOT, load_script, run_json
 MODULES = {"contenders.py", "flower_rounds.py"}
 """What other benchmarks import; no script of its own."""
 SMALLEST = {
+    "all.py": "--only tip",
     "engine.py": "--models mlp --repeats 1 --no-breaching --victims 2 --seconds 0.02",
     "federation.py": "--clients 2 --repeats 1 --no-flower",
     "csvar.py": "--images 1 --turns 1",
     "csvar_unshuffle.py": "--sets faces --images 2 --gallery 8",
     "defense_cost.py": "--steps 1 --rounds 1 --only pruning,mjp",
+    "growth.py": "--model mlp --victims 1,2 --sides 8,16 --batches 1,2 --clients 1,2 --turns 1",
     "incoming.py": "--fresh 1 --trained 1 --held-out 0 --architectures lenet",
     "ray_pieces.py": "--pieces 10 --busy 2 --seconds 0.05 --turns 1",
     "mjp.py": "--networks deit --batch 2 --turns 1 --steps 1",
@@ -115,6 +117,15 @@ def test_csvar_unshuffle(capsys: Capture) -> None:
     assert rows["1 at 20 dB"]["SSIM"] < rows["16 at 30 dB"]["SSIM"]
 
 
+def test_growth() -> None:
+    found = run_alone("growth.py", SMALLEST["growth.py"])
+    for name in ("victims", "side", "batch", "clients"):
+        (small, large), (fast, slow) = found[name]["sizes"], found[name]["seconds"]
+        slope = math.log(slow / fast) / math.log(large / small)
+        assert found[name]["exponent"] == pytest.approx(slope, abs=0.01)
+        assert found[name]["last"] == pytest.approx(slope, abs=0.01)
+
+
 def test_incoming(capsys: Capture) -> None:
     found = run_here("incoming.py", capsys)
     honest = found["honest"]
@@ -143,6 +154,17 @@ def test_tip(capsys: Capture) -> None:
     assert (found["model"], found["images"], found["steps"]) == ("lenet", 2, 2)
     assert found["tip over training"] > 0
     assert found["slice by slice over tip"] > 0
+
+
+def test_all(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    everything = load_script("benchmarks/all.py")
+    for runs in everything.RUNS.values():
+        assert {line.split()[0] for line in runs.values()} <= set(SMALLEST)
+    monkeypatch.setitem(everything.RUNS["cpu"], "tip", f"tip.py {SMALLEST['tip.py']}")
+    everything.main(["--only", "tip"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert {row[0] for row in rows} == {"tip"}
+    assert all(float(row[-1]) > 0 for row in rows)
 
 
 def test_training(capsys: Capture) -> None:

@@ -186,3 +186,20 @@ def test_the_processor_is_given_a_sensible_number_of_victims(clients: Clients, n
     model = build(name, classes=10, channels=1, image_size=8)
     problem = MatchingProblem.from_observation(clients(model, [[3]])[0].observation)
     assert 1 <= chunk_size.cpu_chunk_size(problem) <= chunk_size.MAX_ON_CPU
+
+
+def test_a_finding_says_how_many_victims_a_gpu_took_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    freed: list[int] = []
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: freed.append(1))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1_000_000_000, 2_000_000_000))
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 10_000_000)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 50_000_000)
+    for name in ("reset_peak_memory_stats", "synchronize"):
+        monkeypatch.setattr(torch.cuda, name, lambda: None)
+    steps: list[int] = []
+    assert chunk_size.gpu_chunk_size(lambda: steps.append(1), 2) == (40, 20_000_000.0)
+    assert (len(steps), len(freed)) == (1, 2)
+    said = "40 victims at once, about 20 MB of GPU memory each (measured)"
+    assert chunk_size.describe_chunk(40, 20_000_000.0) == said

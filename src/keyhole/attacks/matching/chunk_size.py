@@ -35,8 +35,11 @@ def cpu_chunk_size(problem: MatchingProblem) -> int:
     return max(1, int(min(fitting, MAX_ON_CPU, useful)))
 
 
-def gpu_chunk_size(step: Callable[[], None], victims: int) -> int:
-    """The number of victims that fits the GPU, measured by a ``step`` of so many ``victims``."""
+def gpu_chunk_size(step: Callable[[], None], victims: int) -> tuple[int, float]:
+    """The number of victims that fits the GPU, and the bytes that each takes.
+
+    Measured by a ``step`` of so many ``victims``.
+    """
     torch.cuda.empty_cache()
     free, _ = torch.cuda.mem_get_info()
     before = torch.cuda.memory_allocated()
@@ -45,7 +48,18 @@ def gpu_chunk_size(step: Callable[[], None], victims: int) -> int:
     torch.cuda.synchronize()
     per_victim = (torch.cuda.max_memory_allocated() - before) / victims
     torch.cuda.empty_cache()
-    return int(GPU_MEMORY_SHARE * free / per_victim)
+    return int(GPU_MEMORY_SHARE * free / per_victim), per_victim
+
+
+def describe_chunk(victims: int, bytes_each: float) -> str:
+    """Says in a finding how many victims were attacked at once, and the memory they took.
+
+    >>> describe_chunk(128, 31.4e6)
+    '128 victims at once, about 31 MB of GPU memory each (measured)'
+    """
+    megabytes = bytes_each / 1e6
+    size = f"{megabytes:.0f}" if megabytes >= 10 else f"{megabytes:.1g}"
+    return f"{victims} victims at once, about {size} MB of GPU memory each (measured)"
 
 
 def halve(victims: int) -> int:

@@ -13,9 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
+MKL: Any = torch.backends.mkl
+MKLDNN: Any = torch.backends.mkldnn
+"""oneDNN, by its old name."""
 TOLERANCE = 3e-6
 """Relative error up to which a product counts as one in float32; bfloat16 errs by 2e-3."""
 SHAPES = ((1, 2048, 64), (64, 300, 12), (65, 256, 256), (256, 64, 512), (96, 768, 32))
@@ -29,7 +33,7 @@ def multiply_fast() -> Iterator[None]:
 
     The results are those of float32 in either case.
     """
-    matmul = torch.backends.mkldnn.matmul
+    matmul = MKLDNN.matmul
     if matmul.fp32_precision == "bf16" or not onednn_is_faster():
         yield
         return
@@ -47,7 +51,7 @@ def onednn_is_faster() -> bool:
 
     No clock has a say: equal machines give equal results.
     """
-    if not torch.backends.mkldnn.is_available() or not torch.backends.mkl.is_available():
+    if not MKLDNN.is_available() or not MKL.is_available():
         return False
     return is_amd() and not torch.cpu._is_amx_tile_supported() and onednn_is_exact()
 
@@ -62,7 +66,7 @@ def is_amd() -> bool:
 
 def onednn_is_exact() -> bool:
     """Returns whether products that may be rounded to bfloat16 are those of float32 still."""
-    matmul = torch.backends.mkldnn.matmul
+    matmul = MKLDNN.matmul
     before = matmul.fp32_precision
     draw = torch.Generator().manual_seed(0)
     matmul.fp32_precision = "bf16"

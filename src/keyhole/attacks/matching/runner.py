@@ -13,7 +13,12 @@ from torch import Tensor
 
 from keyhole.attacks.checkpointer import Checkpointer, Saved
 from keyhole.attacks.matching.allocator import keep_memory
-from keyhole.attacks.matching.chunk_size import cpu_chunk_size, gpu_chunk_size, halve
+from keyhole.attacks.matching.chunk_size import (
+    cpu_chunk_size,
+    describe_chunk,
+    gpu_chunk_size,
+    halve,
+)
 from keyhole.attacks.matching.compiled_step import (
     Compilation,
     compiling_pays,
@@ -226,7 +231,10 @@ class Runner:
             state = self.engine.start(few, generators, self.known_values(few))
             self.engine.step(state, self.make_matcher(few))
 
-        return max(1, min(len(waiting), gpu_chunk_size(step, len(few))))
+        fitting, bytes_each = gpu_chunk_size(step, len(few))
+        chosen = max(1, min(len(waiting), fitting))
+        self.notes.append(describe_chunk(chosen, bytes_each))
+        return chosen
 
     def _split_chunk(self) -> int:
         """Splits the chunk that did not fit into memory; returns the size of chunks from now on."""

@@ -22,7 +22,7 @@ from keyhole.attacks.matching.gradients.layer_call import (
     LayerCall,
     LayerKind,
 )
-from keyhole.attacks.matching.gradients.softmax import is_large, softmax_rows
+from keyhole.attacks.matching.gradients.softmax import is_large_softmax, softmax_rows
 from keyhole.attacks.matching.gradients.unfolding import ConvGeometry, convolve_columns, unfold
 from keyhole.models.bottleneck import add_to_loss
 from keyhole.models.dropout_sites import FixedMasks
@@ -87,9 +87,8 @@ class LayerRecorder(FixedMasks):
             return self._group_norm(*args, **kwargs)
         if func is F.batch_norm:
             return self._batch_norm(*args, **kwargs)
-        if func in SOFTMAXES and self.names and kwargs.keys() <= {"dim"} and len(args) + len(kwargs) == 2:
-            x, dim = args[0], kwargs.get("dim", args[-1])
-            return softmax_rows(x) if is_large(x, dim) else func(*args, **kwargs)
+        if func in SOFTMAXES and self.names and args and is_large_softmax(*args, **kwargs):
+            return softmax_rows(args[0])
         return super().__torch_function__(func, types, args, kwargs)
 
     def sum_losses(self, targets: Tensor, logits: Tensor) -> Tensor:

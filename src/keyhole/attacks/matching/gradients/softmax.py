@@ -66,7 +66,7 @@ def blocks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The tensors as matrices of rows, some rows at a time; the last may be written into."""
     rows = [tensor.reshape(-1, tensor.shape[-1]) for tensor in tensors]
     height = max(1, BLOCK // max(1, rows[0].shape[1]))
-    return zip(*(matrix.split(height) for matrix in rows), strict=True)
+    return zip(*(torch.split(matrix, height) for matrix in rows), strict=True)
 
 
 def softmax_rows(x: Tensor) -> Tensor:
@@ -75,10 +75,15 @@ def softmax_rows(x: Tensor) -> Tensor:
     Args:
         x: ``[..., columns]``.
     """
-    probabilities: Tensor = _Softmax.apply(x)  # type: ignore[no-untyped-call]
+    probabilities: Tensor = _Softmax.apply(x)
     return probabilities
 
 
-def is_large(x: Any, dim: Any) -> bool:
-    """Whether a softmax is over the last axis of a tensor that no cache of a CPU holds."""
-    return isinstance(x, Tensor) and x.is_cpu and dim in (-1, x.ndim - 1) and x.numel() >= LARGE
+def is_large_softmax(x: Any, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> bool:
+    """Whether a softmax is over the last axis of a tensor that no cache of a CPU holds.
+
+    The parameters are those of ``F.softmax``; where another type is asked for, the answer is no.
+    """
+    if not isinstance(x, Tensor) or not isinstance(dim, int) or dtype is not None:
+        return False
+    return x.is_cpu and dim in (-1, x.ndim - 1) and x.numel() >= LARGE
