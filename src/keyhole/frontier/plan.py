@@ -98,6 +98,6 @@ QUICK: dict[str, Any] = {
     "seeds": (0, 1, 2),
     "rounds": 5,
     "victims": 8,
-    "iterations": 150,
+    "iterations": 100,
 }
 """``keyhole frontier --quick``: built-in images, under five minutes on two cores."""

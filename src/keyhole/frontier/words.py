@@ -137,6 +137,10 @@ def describe_not_tried(result: FrontierResult) -> list[str]:
         f"Attacked clients held {images} and took {steps}; clients with more images or steps were "
         "not attacked; they usually leak less."
     )
+    lines.append(
+        "Seconds are those on the clock, of the fastest seed; settings that were trained side by "
+        "side, or on other machines, can be compared only roughly."
+    )
     if len(plan.seeds) == 1:
         lines.append("One seed was run: accuracy has no interval. Add --seeds 0,1,2.")
     return lines
