@@ -111,8 +111,8 @@ def test_auto_iterates_only_where_no_closed_form_reads_images():
     found = tried(Stage(model="lenet", data="digits", defenses=defenses))
     assert found["none"] == ["labels", "ig"]
     assert found["dropout"][:4] == ["labels", "ig", "wiig", "dia"]
-    assert found["pruning"] == ["labels", "ig", "dlg"]
-    # By one who knows of no noise, and by one who does.
+    # By one who does not know the bounds or the noise, and by one who does.
+    assert found["pruning"] == ["labels", "ig", "ig", "dlg", "dlg"]
     assert found["gaussian"] == ["labels", "ig", "ig", "dlg"]
     assert found["tip"] == ["labels", "ig", "ig", "ig-uploaded"]
 
