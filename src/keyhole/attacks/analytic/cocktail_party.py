@@ -85,6 +85,10 @@ class CocktailParty(Attack):
         """Unit rows u ``[b, b]`` of greatest negentropy of ``u @ mixed``, and their mean of it.
 
         ``J(s) = (E log cosh s - E log cosh gauss)^2`` for sources of variance 1.
+
+        Args:
+            mixed: White mixtures of the sources, ``[b, n]``.
+            client: The server's number for the client, which seeds the start.
         """
         b = len(mixed)
         if b == 1:

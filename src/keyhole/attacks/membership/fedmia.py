@@ -21,8 +21,10 @@ from torch.nn import functional as F
 
 GRADIENTS_AT_ONCE = 1 << 26
 """Numbers of single images' gradients that are held at once."""
+PRIOR_CLIENTS = 20
+"""How many clients the variance over all images counts for, beside that of a single image."""
 LEAST_SPREAD = 1e-3
-"""The least deviation of the other clients' values: two of them may agree by chance."""
+"""The least deviation of the other clients' values."""
 
 
 def gradient_cosines(
@@ -70,10 +72,20 @@ def join_tails(cosines: Sequence[Tensor], clients: Sequence[int]) -> Tensor:
     for values, target in zip(cosines, clients, strict=True):
         values = values.double().cpu()
         others = values[torch.arange(len(values)) != target]
-        spread = others.std(0).clamp_min(LEAST_SPREAD)
-        z = (values[target] - others.mean(0)) / spread
+        z = (values[target] - others.mean(0)) / estimate_spread(others)
         total -= torch.special.log_ndtr(-z)
     return total
+
+
+def estimate_spread(others: Tensor) -> Tensor:
+    """The deviation of the other clients' values ``[clients, n]`` for each image, ``[n]``.
+
+    Few clients tell little of a single image: the mean variance over all images counts as that of
+    ``PRIOR_CLIENTS`` more.
+    """
+    clients, own = len(others), others.var(0)
+    shrunk = (clients * own + PRIOR_CLIENTS * own.mean()) / (clients + PRIOR_CLIENTS)
+    return shrunk.sqrt().clamp_min(LEAST_SPREAD)
 
 
 def mean_cosine(cosines: Sequence[Tensor], clients: Sequence[int]) -> Tensor:
