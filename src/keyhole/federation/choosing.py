@@ -22,8 +22,9 @@ SMALL_MODEL = 1_000_000
 """Parameters below which one client's operations leave a GPU idle, so that several share it."""
 SLOTS = 4
 """How many such clients take turns."""
-COMPILE_PAYS = 20_000_000
-"""Images in a whole training from which the time to compile the network comes back."""
+COMPILE_PAYS = 5_000_000
+"""Images in a whole training from which the time to compile the network comes back: on an H200
+ResNet-18 takes 16 s and trains 42,500 images a second in place of 35,300."""
 
 
 @dataclass(frozen=True)
