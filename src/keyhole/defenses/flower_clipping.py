@@ -11,7 +11,7 @@ from torch import nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.flower_mods import caveats_of_mods, require_flower, run_mod
-from keyhole.defenses.traces import NormTrace, Trace
+from keyhole.defenses.traces import SCALED, NormTrace, Trace
 from keyhole.update import Update
 
 
@@ -58,3 +58,5 @@ class FlowerClipping(Defense):
         """The norm."""
         return [NormTrace(self.clipping_norm)]
 
+    def keeps_trace(self, trace: Trace) -> bool:
+        return trace.kind in SCALED
