@@ -148,7 +148,7 @@ __all__ = [
     "uniform_noise",
 ]
 
-DEFENSES = DefenseRegistry(
+DEFENSES: DefenseRegistry = DefenseRegistry(
     "defense",
     {
         "none": "keyhole.defenses.none:NoDefense",
