@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from keyhole.auditing import EpsilonPlan, EpsilonResult, audit_epsilon
 from keyhole.auditing.canaries import CanaryModel, choose_places
-from keyhole.defenses import ClientSide, Defense, Dp, DpSgd, Pruning
+from keyhole.defenses import ClientSide, Defense, Dp, DpSgd, FlowerLocalDp, Pruning
 from keyhole.errors import DoesNotFit
 from keyhole.models import build
 from keyhole.update import Update
@@ -103,6 +103,16 @@ def test_a_thousandth_of_the_noise_is_found(defense: Defense) -> None:
         assert found.bound.correct >= 0.95 * found.bound.guesses
         assert found.claimed is not None
         assert found.claimed < found.bound.epsilon
+
+
+def test_a_mod_whose_sensitivity_is_a_thousandth_is_found() -> None:
+    """Flower's mod takes sensitivity and clipping norm apart, and its epsilon at its word."""
+    pytest.importorskip("flwr")
+    proper = audited(FlowerLocalDp(epsilon=2.0))
+    assert (proper.status, proper.claimed, proper.delta) == ("not refuted", 2.0, 1e-5)
+    wrong = audited(FlowerLocalDp(epsilon=2.0, sensitivity=1e-3))
+    assert (wrong.status, wrong.claimed) == ("refuted", 2.0)
+    assert wrong.bound.epsilon > 2.0
 
 
 def test_a_batchs_noise_does_not_hide_one_image() -> None:

@@ -42,17 +42,31 @@ CHECKED = (
     "quantise",
     "signsgd",
     "half",
+    "flower-local-dp",
+    "flower-clipping",
+    "percentile-privacy",
+    "svt",
+    "soteria",
+    "precode",
 )
 """Defenses that declare what an update must show."""
-LOUD = {"gaussian": "gaussian(sigma=0.1)", "tip": "tip(beta=10)", "agp": "agp(sigma=20)"}
-"""Settings under which the noise is as strong as the signal."""
+COMPARED = ("censor", "graddefense")
+"""Defenses that declare what only the update without them can show."""
+LOUD = {
+    "gaussian": "gaussian(sigma=0.1)",
+    "tip": "tip(beta=10)",
+    "agp": "agp(sigma=20)",
+    "flower-clipping": "flower-clipping(clipping_norm=0.1)",
+}
+"""Settings under which the noise is as strong as the signal, and bounds are exceeded."""
 EVERY = [LOUD.get(name, name) for name in DEFENSES.names() if name != "none"]
 
 
 @pytest.fixture(autouse=True)
 def _opacus(request: pytest.FixtureRequest) -> None:
-    if "dpsgd" in request.node.name.lower():
-        pytest.importorskip("opacus")
+    for word, package in (("dpsgd", "opacus"), ("flower", "flwr")):
+        if word in request.node.name.lower():
+            pytest.importorskip(package)
 
 
 def model_for(text: str) -> nn.Module:
@@ -87,7 +101,7 @@ def test_every_defense_acts_as_it_declares(text: str, training: LocalTraining | 
     assert alone is not None
     assert alone.status in (Acted.ACTED, Acted.UNKNOWN)
     assert [trace.trace for trace in alone.checks] == [trace.trace for trace in check.checks]
-    assert bool(alone.checks) == (text.partition("(")[0] in CHECKED)
+    assert bool(alone.checks) == (text.partition("(")[0] in CHECKED + COMPARED)
 
 
 @pytest.mark.parametrize("text", [LOUD.get(name, name) for name in CHECKED])
@@ -101,6 +115,51 @@ def test_an_update_without_the_defense_is_found(text: str) -> None:
     alone = check_defense(defense, plain, model)
     assert alone is not None
     assert alone.status is Acted.WEAK
+
+
+@pytest.mark.parametrize("text", COMPARED)
+def test_what_only_the_update_without_a_defense_shows_is_unknown_alone(text: str) -> None:
+    model, defense = model_for(text), DEFENSES.parse(text)
+    plain = updated(model, NoDefense())
+    known = check_defense(defense, plain, model, reference=plain)
+    assert known is not None
+    assert known.status is Acted.IDLE
+    alone = check_defense(defense, plain, model)
+    assert alone is not None
+    assert alone.status is Acted.UNKNOWN
+    assert "only the update without the defense could show" in alone.words
+
+
+@pytest.mark.parametrize(
+    ("declared", "drawn", "words"),
+    [
+        ("graddefense(sigma=1.0)", "graddefense(sigma=0.001)", "of all values, 1 declared"),
+        ("censor", "gaussian(sigma=1e-4)", "a cosine of at most 1 with the true change"),
+        ("soteria(ratio=0.8)", "soteria(ratio=0.2)", "are zero, 38 declared"),
+        ("flower-local-dp", "flower-local-dp(sensitivity=0.001)", "noise of about 0.00049, 0.48"),
+        ("flower-clipping", "flower-clipping(clipping_norm=2)", "more than the declared 1"),
+        ("percentile-privacy(percentile=50)", "percentile-privacy", " zeros, 50.0% declared"),
+        ("percentile-privacy(gamma=1e-3)", "percentile-privacy", "values up to 0.01, more than"),
+        ("svt(gamma=1e-6)", "svt", "values up to 1e-05, more than the declared 1e-06"),
+        ("svt(fraction=0.1)", "svt(fraction=0.5, replace=False)", "50.0% zeros, 90.0% declared"),
+    ],
+)
+def test_a_weaker_defense_than_declared_is_found(declared: str, drawn: str, words: str) -> None:
+    model = model_for("tip")
+    sent = updated(model, DEFENSES.parse(drawn))
+    plain = updated(model, NoDefense())
+    check = check_defense(DEFENSES.parse(declared), sent, model, reference=plain)
+    assert check is not None
+    assert check.status is Acted.WEAK, check.words
+    assert words in check.words
+
+
+def test_a_bottleneck_whose_mean_is_decoded_is_found() -> None:
+    model, defense = model_for("precode"), DEFENSES.parse("precode")
+    training = LocalTraining(mode="eval")
+    check = check_defense(defense, updated(model, defense, training), model)
+    assert check is not None
+    assert (check.status, check.words) == (Acted.WEAK, "0% of the bottleneck's variances moved")
 
 
 def test_without_a_defense_there_is_nothing_to_check() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import click
 import typer
 
-from keyhole.cli.lazy_command import LazyCommand, plugin_commands
+from keyhole.cli.lazy_command import LazyCommand, commands_beside, plugin_commands
 from keyhole.terminal import say
 from keyhole.version import __version__
 
@@ -60,7 +60,7 @@ def make_app() -> click.Command:
     """
     group = typer.main.get_command(app)
     assert isinstance(group, click.Group)
-    for command in (*COMMANDS, *plugin_commands()):
+    for command in (*COMMANDS, *plugin_commands(), *commands_beside()):
         if command.name not in group.commands:
             group.add_command(command)
     return group

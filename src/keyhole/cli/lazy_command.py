@@ -8,6 +8,7 @@ import importlib.util
 from collections.abc import Callable
 from functools import cached_property
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -19,6 +20,10 @@ from keyhole.plugins import Plugin, find_entry_points
 
 GROUP = "keyhole.commands"
 """The entry point group by which other packages add commands."""
+OWN = "keyhole"
+"""The name of this distribution and of its package."""
+BESIDE = Path(__file__).parents[2]
+"""The folder in which the package lies."""
 
 
 class LazyCommand(click.Command):
@@ -85,6 +90,23 @@ class PluginCommand(LazyCommand):
 def plugin_commands() -> list[LazyCommand]:
     """Returns the commands that other packages add; imports none of those packages."""
     return [PluginCommand(Plugin("command", each)) for each in find_entry_points(GROUP)]
+
+
+def commands_beside() -> list[LazyCommand]:
+    """Returns the commands of the packages beside a Keyhole that is not installed; imports none.
+
+    An installed Keyhole has entry points. Where it is only on the path, each function of a module
+    ``command`` in a package ``keyhole_...`` beside it is a command.
+    """
+    if any(e.dist is not None and e.dist.name == OWN for e in find_entry_points(GROUP)):
+        return []
+    found = []
+    for file in sorted(BESIDE.glob(f"{OWN}_*/command.py")):
+        body = ast.parse(file.read_text(encoding="utf-8")).body
+        names = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+        module = f"{file.parent.name}.{file.stem}"
+        found += [LazyCommand(name, f"{module}:{name}") for name in names if name[0] != "_"]
+    return found
 
 
 def read_summary(module: str, function: str) -> str | None:

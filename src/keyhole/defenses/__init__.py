@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from keyhole.defenses.tip import Tip
     from keyhole.defenses.topk import TopK
     from keyhole.defenses.traces import (
+        BoundTrace,
         LevelsTrace,
         NormTrace,
         PrecisionTrace,
@@ -83,6 +84,7 @@ __all__ = [
     "AugmentedBatch",
     "BatchChange",
     "BlockShuffle",
+    "BoundTrace",
     "Budget",
     "CalibratedNoise",
     "Capability",
@@ -146,7 +148,7 @@ __all__ = [
     "uniform_noise",
 ]
 
-DEFENSES = DefenseRegistry(
+DEFENSES: DefenseRegistry = DefenseRegistry(
     "defense",
     {
         "none": "keyhole.defenses.none:NoDefense",

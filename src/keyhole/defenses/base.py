@@ -278,6 +278,14 @@ class Defense(ABC):
         """
         return trace_noise(self.noise_model(update, model), of_training=uses_door(self, "on_step"))
 
+    def keeps_trace(self, trace: Trace) -> bool:
+        """Whether a trace of an earlier defense still holds after this one changed the update.
+
+        Args:
+            trace: What the earlier defense expects of its own update.
+        """
+        return False
+
     def image_change(self) -> ImageChange | None:
         """What was done to the images before training; None: nothing that could be undone."""
         return None

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 def compute_mixed_gradient(
     model: nn.Module, inputs: Tensor, labels: Tensor, weights: Tensor
 ) -> list[Tensor]:
-    """The gradient of a batch whose labels are mixtures; zeros for parameters that are not used.
+    """The gradient of a batch whose labels are mixtures.
 
     Args:
         model: The model that the client trains.
@@ -21,7 +21,20 @@ def compute_mixed_gradient(
     logits = model(inputs)
     targets = weights.to(logits) @ F.one_hot(labels, logits.shape[1]).to(logits)
     loss = F.cross_entropy(logits, targets)
-    return list(torch.autograd.grad(loss, list(model.parameters()), materialize_grads=True))
+    return differentiate(loss, model)
+
+
+def differentiate(loss: Tensor, model: nn.Module) -> list[Tensor]:
+    """The gradient of a loss, parameter by parameter; zeros for those frozen or not used.
+
+    Args:
+        loss: A number that the model's parameters made.
+        model: The model that the client trains.
+    """
+    every = list(model.parameters())
+    trained = [weight for weight in every if weight.requires_grad]
+    found = iter(torch.autograd.grad(loss, trained, materialize_grads=True))
+    return [next(found) if w.requires_grad else torch.zeros_like(w) for w in every]
 
 
 def mix_images(inputs: Tensor, weights: Tensor) -> Tensor:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -15,6 +17,7 @@ from torch.nn import functional as F
 
 from keyhole.defenses.base import ClientSide, Defense, caveats_of_buffers
 from keyhole.defenses.calibrated import keep_parameters
+from keyhole.defenses.traces import Sighting, Trace, TraceCheck
 from keyhole.errors import DoesNotFit
 from keyhole.update import Update
 
@@ -23,6 +26,29 @@ TRIAL_LR = 1e-4
 
 In float32 all candidates' losses are the same after so small a step: they are computed in double.
 """
+ALONG = 0.01
+"""The share of an update that may lie along the true one; chance has the rest of a rounding."""
+
+
+@plain_dataclass(frozen=True)
+class OrthogonalTrace(Trace):
+    """Each parameter's change is orthogonal to the one without the defense."""
+
+    kind: ClassVar[str] = "orthogonal"
+    needs_reference: ClassVar[bool] = True
+
+    def check(self, seen: Sighting) -> TraceCheck:
+        if seen.reference is None:
+            words = "only the update without the defense could show that this one is orthogonal"
+            return TraceCheck(self.kind, 0.0, 0.0, None, words)
+        most = 0.0
+        for name, tensor in seen.parameters().items():
+            own, true = tensor.double().flatten(), seen.reference.change[name].double().flatten()
+            length = float(own.norm() * true.norm())
+            if len(own) > 1 and length > 0:
+                most = max(most, abs(float(own @ true)) / length)
+        words = f"a cosine of at most {most:.2g} with the true change of a tensor, 0 declared"
+        return TraceCheck(self.kind, 0.0, most, most <= ALONG, words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,6 +95,14 @@ class Censor(Defense):
                 best, least = candidate, loss
         side.record(update_norm=own.norm(), loss=least if math.isfinite(least) else "not finite")
         return update.map(lambda name, tensor: best.change.get(name, tensor))
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """That the change is orthogonal to the true one."""
+        return [OrthogonalTrace()] if self.trials else []
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        """The norm, which every tensor keeps."""
+        return self.trials == 0 or trace.kind == "norm"
 
     def _draw_candidate(self, update: Update, side: ClientSide) -> Update:
         return update.map(lambda _, tensor: draw_orthogonal(tensor, side.generator_at(tensor)))

@@ -20,6 +20,7 @@ from keyhole.defenses.capabilities import (
     Interval,
 )
 from keyhole.defenses.noise_model import Noise
+from keyhole.defenses.traces import Trace
 from keyhole.errors import BadValue
 from keyhole.registry import label_of
 from keyhole.seeds import generator
@@ -175,8 +176,9 @@ class Composition(Defense):
     def _later(self, part: Defense) -> list[Defense]:
         """The parts that change the update after ``part`` did what it does."""
         place = next(i for i, each in enumerate(self.parts) if each is part)
-        start = place + 1 if uses_door(part, "on_update") else 0
-        return [each for each in self.parts[start:] if uses_door(each, "on_update")]
+        late = uses_door(part, "on_update") and not uses_door(part, "on_step")
+        others = [each for each in self.parts[place + 1 if late else 0 :] if each is not part]
+        return [each for each in others if uses_door(each, "on_update")]
 
     def _parts_with_noise(self) -> list[Defense]:
         """The parts whose noise is in the update as they declare it."""
@@ -217,6 +219,21 @@ class Composition(Defense):
     def batch_change(self) -> BatchChange | None:
         """How the part that computes a step's gradient makes its batch."""
         return next((c for part in self.parts if (c := part.batch_change())), None)
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """What its parts leave, as far as the later ones keep it."""
+        return [
+            trace
+            for part in self.parts
+            for trace in part.expected_traces(update, model)
+            if not trace.needs_reference
+            and all(later.keeps_trace(trace) for later in self._later(part))
+        ]
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        """Whether each of its parts keeps it."""
+        users = [part for part in self.parts if uses_door(part, "on_update")]
+        return all(part.keeps_trace(trace) for part in users)
 
     def image_change(self) -> ImageChange | None:
         """What one part did to the images; None where several did something."""

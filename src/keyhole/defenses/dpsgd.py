@@ -148,6 +148,10 @@ class DpSgd(Defense):
         noise = super().expected_traces(update, model)
         return [*noise, NormTrace(limit, sigma, of_training=True)]
 
+    def keeps_trace(self, trace: Trace) -> bool:
+        """All: it acts in every step, and leaves the update as it is."""
+        return True
+
 
 def per_sample_gradients(model: nn.Module, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """The gradient of every image's own loss, ``[batch, ...]``, for each trainable parameter.

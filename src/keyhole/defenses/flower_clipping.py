@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -10,6 +11,7 @@ from torch import nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.flower_mods import caveats_of_mods, require_flower, run_mod
+from keyhole.defenses.traces import SCALED, NormTrace, Trace
 from keyhole.update import Update
 
 
@@ -51,3 +53,10 @@ class FlowerClipping(Defense):
         sent, metrics = run_mod(mod, update, side.generator, config)
         side.record(update_norm=norm, sent_norm=sent.norm(), **metrics)
         return sent
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The norm."""
+        return [NormTrace(self.clipping_norm)]
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        return trace.kind in SCALED

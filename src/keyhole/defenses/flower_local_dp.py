@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.base import ClientSide, Defense, Telemetry
+from keyhole.defenses.budget import Budget
 from keyhole.defenses.flower_mods import caveats_of_mods, require_flower, run_mod
 from keyhole.defenses.noise_model import Noise, uniform_noise
+from keyhole.defenses.traces import NormTrace, Trace
 from keyhole.update import Update
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -76,3 +79,12 @@ class FlowerLocalDp(Defense):
     def noise_model(self, update: Update, model: nn.Module) -> dict[str, Noise]:
         """The same in every value; it was added once, to the change of all steps."""
         return uniform_noise(update, model, self.sigma / (update.lr * update.steps))
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The noise, and the norm."""
+        noise = super().expected_traces(update, model)
+        return [*noise, NormTrace(self.clipping_norm, self.sigma)]
+
+    def claimed_budget(self, update: Update, telemetry: Telemetry) -> Budget:
+        """The budget that the mod is given, of which it makes its noise."""
+        return Budget(self.epsilon, self.delta)

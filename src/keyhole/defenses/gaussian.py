@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.clipping import clip_update, draw_noise, squared_norm, total_norm
 from keyhole.defenses.noise_model import Noise, uniform_noise
-from keyhole.defenses.traces import NormTrace, Trace
+from keyhole.defenses.traces import SCALED, NormTrace, Trace
 from keyhole.update import Update
 
 
@@ -68,3 +68,9 @@ class Gaussian(Defense):
         """The noise, and the norm where there is a bound."""
         clipped = [] if self.clip is None else [NormTrace(self.clip, self.sigma)]
         return [*super().expected_traces(update, model), *clipped]
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        """Without a clip other noise; without noise what clipping leaves."""
+        if self.sigma > 0:
+            return self.clip is None and trace.kind == "noise"
+        return self.clip is None or trace.kind in SCALED

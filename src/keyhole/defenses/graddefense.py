@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -15,7 +17,7 @@ from torch.nn import functional as F
 from keyhole.defenses.base import ClientSide, Defense, caveats_of_buffers
 from keyhole.defenses.clipping import draw_noise, squared_norm, total_norm
 from keyhole.defenses.noise_model import Noise
-from keyhole.defenses.traces import Trace
+from keyhole.defenses.traces import Sighting, Trace, TraceCheck
 from keyhole.errors import DoesNotFit
 from keyhole.models.dropout_sites import FixedMasks
 from keyhole.seeds import generator
@@ -27,6 +29,41 @@ NEIGHBOURS = 128
 """An attacker judges whether a value has noise by so many values on both sides."""
 LOUD = 0.5
 """Values count as noisy where their mean square is above this share of the noise's variance."""
+WEAK = 0.5
+"""Noise below this share of the declared standard deviation is too weak."""
+FEWEST = 1000
+"""The fewest values with noise by which it is judged: chance does not halve their deviation."""
+
+
+@plain_dataclass(frozen=True)
+class SliceNoiseTrace(Trace):
+    """The values that differ from those without the defense do so by noise of the declared size.
+
+    Args:
+        sigma: The noise's standard deviation, in the units of ``update.gradient()``.
+    """
+
+    sigma: float
+    of_training: bool = True
+
+    kind: ClassVar[str] = "slices"
+    needs_reference: ClassVar[bool] = True
+
+    def check(self, seen: Sighting) -> TraceCheck:
+        if seen.reference is None:
+            words = "only the update without the defense could show which slices have noise"
+            return TraceCheck(self.kind, self.sigma, 0.0, None, words)
+        true = seen.reference.gradient()
+        own = {n: g for n, g in seen.update.gradient().items() if n in seen.parameters()}
+        noise = torch.cat([(g.double() - true[n].double()).flatten() for n, g in own.items()])
+        noisy = noise[noise.abs() > 1e-6 * self.sigma]
+        found = math.sqrt(float(noisy.square().mean())) if len(noisy) else 0.0
+        enough = len(noisy) == 0 or len(noisy) >= FEWEST
+        passed = found >= WEAK * self.sigma if enough else None
+        share = len(noisy) / max(1, len(noise))
+        words = f"noise of about {found:.2g} in {share:.0%} of all values"
+        words += f", {self.sigma:.2g} declared"
+        return TraceCheck(self.kind, self.sigma, found, passed, words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,8 +157,11 @@ class GradDefense(Defense):
         return found
 
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
-        """None: where the noise is, is only guessed, and a wrong guess is no fault of a client."""
-        return ()
+        """The noise where it is; a guess of :meth:`noise_model` is no fault of a client."""
+        return [SliceNoiseTrace(self.sigma)] if self.sigma > 0 and self.perturbed > 0 else []
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        return trace.kind == "noise"
 
 
 @torch.enable_grad()

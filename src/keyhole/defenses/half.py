@@ -71,3 +71,7 @@ class Half(Defense):
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
         """That every value fits the shorter type."""
         return [PrecisionTrace(KINDS[self.kind])] if self.kind in KINDS else []
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        """Equal values stay equal, and zeros zero; others may grow."""
+        return self.kind not in KINDS or trace.kind in ("zeros", "columns", "levels")

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
-from torch import Tensor
+from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
+from keyhole.defenses.traces import BoundTrace, Trace, ZerosTrace
 from keyhole.update import Update
 
 ROUNDING = 1e-5
@@ -89,6 +91,19 @@ class PercentilePrivacy(Defense):
         high = torch.where(gradient <= -limit, gradient + slack, high)
         low = torch.where(gradient >= limit, gradient - slack, low)
         return Interval(low, torch.where(gradient >= limit, endless, high))
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The share of zeros, and the bound of the other values."""
+        found: list[Trace] = []
+        if self.percentile > 0:
+            found.append(ZerosTrace(self.percentile / 100, "update", ties=True))
+        if self.gamma is not None:
+            found.append(BoundTrace(self.gamma * update.steps, of_training=True))
+        return found
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        """Values become zero or shorter, or stay."""
+        return trace.kind in ("zeros", "columns", "norm", "bound")
 
 
 def find_percentile(update: Update, percentile: float) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -13,15 +14,36 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.batch_gradient import differentiate
+from keyhole.defenses.traces import Sighting, Trace, TraceCheck
 from keyhole.errors import DoesNotFit
 from keyhole.models.bottleneck import (
     CHILD_NAME,
+    Bottleneck,
     LossCollector,
     add_bottleneck,
     find_bottleneck,
     find_last_linear,
 )
 from keyhole.update import Update
+
+
+@plain_dataclass(frozen=True)
+class SampledTrace(Trace):
+    """The bottleneck's log variances moved: where its mean is decoded, they have no gradient."""
+
+    kind: ClassVar[str] = "sampled"
+
+    def check(self, seen: Sighting) -> TraceCheck:
+        places = [n for n, m in seen.model.named_modules() if isinstance(m, Bottleneck)]
+        bias = seen.parameters().get(f"{places[0]}.encoder.bias") if places else None
+        if bias is None:
+            words = "the update has no bottleneck's encoder"
+            return TraceCheck(self.kind, 1.0, 0.0, None, words)
+        variances = bias.chunk(2)[1]
+        share = float((variances != 0).double().mean())
+        words = f"{share:.0%} of the bottleneck's variances moved"
+        return TraceCheck(self.kind, 1.0, share, share > 0, words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,13 +110,11 @@ class Precode(Defense):
         """The gradient of cross-entropy and divergence; None where there is no bottleneck."""
         if find_bottleneck(model) is None:
             return None
-        weights = list(model.parameters())
         with LossCollector() as collected:
             loss = F.cross_entropy(model(inputs), labels)
         for term in collected.terms:
             loss = loss + term.sum() / len(inputs)
-        found = torch.autograd.grad(loss, weights, materialize_grads=True)
-        return list(found)
+        return differentiate(loss, model)
 
     def misleading_values(self, update: Update, model: nn.Module) -> Mapping[str, Tensor]:
         """All values of the bottleneck and of the layer after it: they follow the noise."""
@@ -107,3 +127,7 @@ class Precode(Defense):
             for name, gradient in update.gradient().items()
             if name.startswith(own)
         }
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """That features were sampled."""
+        return [SampledTrace()] if self.width else []

@@ -12,7 +12,7 @@ from torch import nn
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
 from keyhole.defenses.magnitudes import Scope, bound_zeros, keep_largest
-from keyhole.defenses.traces import Trace, ZerosTrace
+from keyhole.defenses.traces import THINNED, Trace, ZerosTrace
 from keyhole.update import Update
 
 
@@ -51,3 +51,6 @@ class Pruning(Defense):
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
         """The share of zeros."""
         return [ZerosTrace(self.ratio, self.scope)] if self.ratio > 0 else []
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        return trace.kind in THINNED

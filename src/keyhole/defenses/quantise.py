@@ -85,6 +85,11 @@ class Quantise(Defense):
         """The number of levels."""
         return [LevelsTrace(2**self.bits)] if self.bits < OFF else []
 
+    def keeps_trace(self, trace: Trace) -> bool:
+        """The largest magnitude is a level; zero is none of an even number of levels."""
+        kept = {"bound"} if self.rounding == "uniform" else {"zeros", "columns"}
+        return self.bits == OFF or trace.kind in kept
+
 
 def measure_step(values: Tensor, bits: int) -> Tensor:
     """The distance of two levels, in a tensor whose largest magnitude is a level."""

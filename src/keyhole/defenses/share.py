@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.kept_tensors import read_kept, write_kept
+from keyhole.defenses.traces import Trace, ZerosTrace
 from keyhole.errors import BadUpdate, DoesNotFit
 from keyhole.models.modes import BATCH_NORMS
 from keyhole.update import Update, apply_change
@@ -105,6 +106,12 @@ class Share(Defense):
             raise BadUpdate(f"share(part={self.part!r}): the update has nothing that is shared")
         side.record(shared=len(sent), kept=len(update.change) - len(sent))
         return Update(sent, update.steps, update.lr, update.batch_size, update.examples)
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        """What holds of every tensor, and of the norm of all."""
+        if isinstance(trace, ZerosTrace):
+            return self.part == "all" or trace.scope == "tensor"
+        return self.part == "all" or trace.kind in ("noise", "norm", "bound", "levels", "precision")
 
     def _read_private(self, side: ClientSide, like: dict[str, Tensor]) -> dict[str, Tensor]:
         """The weights that the client kept; empty in its first round."""

@@ -64,3 +64,7 @@ class SignSgd(Defense):
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
         """Three values a tensor: a magnitude, minus it, and zero."""
         return [LevelsTrace(3)]
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        """A zero has no sign."""
+        return trace.kind in ("zeros", "columns")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, ClassVar
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.defenses.base import ClientSide, Defense
+from keyhole.defenses.traces import THINNED, Sighting, Trace, TraceCheck
 from keyhole.errors import DoesNotFit
 from keyhole.models.bottleneck import find_last_linear
 from keyhole.models.dropout_sites import FixedMasks
@@ -21,6 +23,30 @@ from keyhole.update import Update
 TINY = 1e-12
 CHUNK = 64
 """Features whose derivatives are computed at once."""
+
+
+@plain_dataclass(frozen=True)
+class ColumnsTrace(Trace):
+    """At least so many columns of a weight have no value but zero.
+
+    Args:
+        weight: The weight's name.
+        count: How many columns.
+    """
+
+    weight: str
+    count: int
+
+    kind: ClassVar[str] = "columns"
+
+    def check(self, seen: Sighting) -> TraceCheck:
+        tensor = seen.parameters().get(self.weight)
+        if tensor is None:
+            words = f"the update has no {self.weight}"
+            return TraceCheck(self.kind, self.count, 0, None, words)
+        empty = int((tensor == 0).all(0).sum())
+        words = f"{empty} columns of {self.weight} are zero, {self.count} declared"
+        return TraceCheck(self.kind, self.count, empty, empty >= self.count, words)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +122,15 @@ class Soteria(Defense):
         if self.ratio == 0 or gradient is None:
             return {}
         return {weight: (gradient == 0).all(0).expand_as(gradient)}
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The columns that are pruned."""
+        weight = self.find_weight(model)
+        count = int(self.ratio * dict(model.named_parameters())[weight].shape[1])
+        return [ColumnsTrace(weight, count)] if count else []
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        return trace.kind in THINNED
 
 
 @torch.enable_grad()

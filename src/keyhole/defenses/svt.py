@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, ClassVar
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 
 from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
+from keyhole.defenses.traces import BoundTrace, Trace, ZerosTrace
 from keyhole.update import Update
 
 PASSES = 10_000
@@ -130,6 +132,11 @@ class Svt(Defense):
             low = torch.where((g == 0) | (g <= -limit), -endless, g - noise)
             bounds[name] = Interval(low, torch.where((g == 0) | (g >= limit), endless, g + noise))
         return bounds
+
+    def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
+        """The share of zeros, and the bound of the values sent."""
+        bound = BoundTrace(self.gamma * update.steps, of_training=True)
+        return [ZerosTrace(1 - self.fraction, "update"), bound] if self.fraction < 1 else [bound]
 
 
 def laplace(like: Tensor, scale: float, draw: torch.Generator) -> Tensor:

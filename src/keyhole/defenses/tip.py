@@ -16,6 +16,7 @@ from keyhole.defenses.calibrated import CalibratedNoise, keep_parameters
 from keyhole.defenses.guidance import choose_important_channels
 from keyhole.defenses.noise_model import Noise, build_projection
 from keyhole.defenses.spectra import Reading, filter_bins, find_high_bins, noise_energy
+from keyhole.defenses.traces import Trace
 from keyhole.models.channel_importance import convolutions, count_channels, weight_name
 from keyhole.update import Update
 
@@ -169,6 +170,9 @@ class Tip(CalibratedNoise):
             rows[energy.topk(count_channels(conv.out_channels, self.ratio)).indices] = variance
             found[weight] = noise
         return found
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        return trace.kind == "noise"
 
 
 def add_to_rows(tensor: Tensor, rows: Tensor, addend: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.capabilities import Interval
 from keyhole.defenses.kept_tensors import read_kept, write_kept
 from keyhole.defenses.magnitudes import Scope, bound_zeros, keep_largest
-from keyhole.defenses.traces import Trace, ZerosTrace
+from keyhole.defenses.traces import THINNED, Trace, ZerosTrace
 from keyhole.update import Update
 
 RESIDUAL = "topk-residual"
@@ -76,3 +76,7 @@ class TopK(Defense):
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
         """The share of zeros."""
         return [ZerosTrace(1 - self.k, self.scope)] if self.k < 1 else []
+
+    def keeps_trace(self, trace: Trace) -> bool:
+        """None where what earlier rounds left is added."""
+        return trace.kind in THINNED and not self.error_feedback

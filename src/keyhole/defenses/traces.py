@@ -24,6 +24,12 @@ ROUNDING = 4
 """Rounding errors, in steps between neighbouring numbers, of an update that is a difference."""
 
 
+SCALED = frozenset({"zeros", "columns", "norm", "bound", "levels"})
+"""The kinds of traces that hold of a scaled-down update, too."""
+THINNED = frozenset({"zeros", "columns", "norm", "bound", "precision"})
+"""The kinds of traces that hold where further values become zero, too."""
+
+
 @dataclass(frozen=True)
 class Sighting:
     """What is known of one client's update where its defense is checked.
@@ -68,7 +74,7 @@ class TraceCheck:
     """What was found of one trace in one client's update.
 
     Args:
-        trace: What was looked for: ``noise``, ``norm``, ``zeros``, ``levels``, ``precision``.
+        trace: What was looked for: ``noise``, ``norm``, ``zeros``, ``levels``, ``precision``, ....
         expected: The size that the defense declares.
         found: The size that was found.
         passed: Whether it is as declared; None: this update cannot tell.
@@ -88,6 +94,8 @@ class Trace(ABC):
     kind: ClassVar[str]
     of_training: bool = False
     """Whether what is expected depends on the client's steps, rate or batch."""
+    needs_reference: ClassVar[bool] = False
+    """Whether it compares with the update without any defense: beside another it cannot tell."""
 
     @abstractmethod
     def check(self, seen: Sighting) -> TraceCheck:
@@ -134,16 +142,20 @@ class ZerosTrace(Trace):
     Args:
         share: The share, rounded down to a whole number of values.
         scope: Whether in each ``tensor`` or over the whole ``update``.
+        ties: Whether values of the smallest magnitude that is not zero count, too, because the
+            defense cannot choose among equal ones.
     """
 
     share: float
     scope: Scope = "tensor"
+    ties: bool = False
 
     kind: ClassVar[str] = "zeros"
 
     def check(self, seen: Sighting) -> TraceCheck:
         sizes = [t.numel() for t in seen.parameters().values()]
-        zeros = sum(int((t == 0).sum()) for t in seen.parameters().values())
+        reach = self._find_reach(seen)
+        zeros = sum(int((t.abs() <= reach).sum()) for t in seen.parameters().values())
         total = max(1, sum(sizes))
         if self.scope == "tensor":
             wanted = sum(int(self.share * size) for size in sizes) / total
@@ -152,6 +164,42 @@ class ZerosTrace(Trace):
         passed = zeros / total >= wanted - (0 if self.scope == "tensor" else 0.01)
         words = f"{zeros / total:.1%} zeros, {wanted:.1%} declared"
         return TraceCheck(self.kind, wanted, zeros / total, passed, words)
+
+    def _find_reach(self, seen: Sighting) -> float:
+        """The largest magnitude that counts as zero."""
+        if not self.ties:
+            return 0.0
+        sizes = [(t[t != 0].abs(), seen.rounding(n, t).max()) for n, t in every_filled(seen)]
+        return min((float(s.min() + r) for s, r in sizes if len(s)), default=0.0)
+
+
+@dataclass(frozen=True)
+class BoundTrace(Trace):
+    """No value of a parameter is larger than ``limit``; those of parameters of one number may be.
+
+    Args:
+        limit: The largest magnitude, in the units of the update's change.
+        of_training: Whether ``limit`` depends on how the client trained.
+    """
+
+    limit: float
+    of_training: bool = False
+
+    kind: ClassVar[str] = "bound"
+
+    def check(self, seen: Sighting) -> TraceCheck:
+        arrays = [(t.abs(), seen.rounding(n, t)) for n, t in every_filled(seen) if t.dim()]
+        largest = max((float(size.max()) for size, _ in arrays), default=0.0)
+        limit = self.limit * (1 + SLACK)
+        passed = all(bool((size <= limit + rounded).all()) for size, rounded in arrays)
+        than = "at most" if passed else "more than the declared"
+        words = f"values up to {largest:.3g}, {than} {self.limit:.3g}"
+        return TraceCheck(self.kind, self.limit, largest, passed, words)
+
+
+def every_filled(seen: Sighting) -> list[tuple[str, Tensor]]:
+    """The parameters' tensors that have a value, by name."""
+    return [(name, tensor) for name, tensor in seen.parameters().items() if tensor.numel()]
 
 
 @dataclass(frozen=True)

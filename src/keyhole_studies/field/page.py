@@ -120,7 +120,9 @@ def describe_unfit(points: list[Point]) -> Iterator[str]:
     """Which defenses cannot protect which network, and why."""
     why: dict[tuple[str, str], str] = {}
     for point in points:
-        if point.unfit:
+        if point.unfit and point.readings:
+            yield f"- `{point.defense}` on `{point.network}`, one server: {point.unfit}"
+        elif point.unfit:
             why.setdefault((point.family, point.network), point.unfit)
     for (family, network), reason in why.items():
         words = reason.partition("the model: ")[2] or reason

@@ -40,7 +40,7 @@ class Point:
         network: The network's table in ``cells.toml``.
         accuracy: After training; None: not measured.
         readings: By server and attacker.
-        unfit: Why the defense does not fit the network; empty: it does.
+        unfit: Why the defense, or one server's attack, does not fit the network; empty: all fit.
         acted: ``acted``, ``weak``, ``idle`` or ``unknown``; empty: not measured.
     """
 

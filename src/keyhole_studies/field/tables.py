@@ -37,7 +37,7 @@ def read_points(study: Study, folder: Path) -> list[Point]:
 def make_rows(study: Study, points: list[Point]) -> Iterator[list[str]]:
     """One row for each setting that fits its network."""
     for point in points:
-        if point.unfit:
+        if point.unfit and not point.readings:
             continue
         network = study.labels["network"][point.network]
         readings = [format_reading(point, s, a) for s in SERVERS for a in ATTACKERS]

@@ -27,20 +27,22 @@ CELLS = [
     "pruning-strong-quickstart-accuracy",
     "mjp-weak-quickstart-honest",
 ]
+JOINED = ["dropout-topk"]
 
 
 def test_every_defense_is_in_it_at_up_to_three_strengths() -> None:
     study = load_study("field")
     audits = [each for each in study.experiments if isinstance(each, FieldAudit)]
     trainings = [each for each in study.experiments if isinstance(each, FieldAccuracy)]
-    assert set(study.labels["defense"]) == set(DEFENSES.names())
+    assert set(study.labels["defense"]) == {*DEFENSES.names(), *JOINED}
     assert len(audits) == 2 * len(trainings)
     assert {each.server for each in audits} == {"honest", "malicious"}
     assert {each.network for each in audits} == {"quickstart", "resnet18", "vit-small"}
     assert len({each.name for each in study.experiments}) == len(study.experiments)
     for each in audits:
         (text,) = each.stage.defenses
-        assert DEFENSES.parse(text).name == each.family
+        parts = [part.name for part in DEFENSES.parse(text).each_part()]
+        assert "-".join(parts) == each.family
 
 
 def test_published_attacks_come_to_the_networks_own() -> None:
@@ -51,6 +53,21 @@ def test_published_attacks_come_to_the_networks_own() -> None:
     dpsgd = study.find("dpsgd-weak-resnet18-honest")
     assert isinstance(dpsgd, FieldAudit)
     assert (dpsgd.stage.model, len(dpsgd.stage.attacks)) == ("dp:resnet18", 1)
+
+
+def test_one_server_whose_attack_does_not_apply_leaves_the_other_s_row() -> None:
+    study = load_study("field")
+    metrics = {"read": {"mean": 0.0}, "psnr": {"mean": 10.0}}
+    rows = {"ig": {"attacker": "naive", "metrics": metrics, "parameters": {}}}
+    about = {"stage": {"batch_size": 1, "victims": 4}, "device": "cpu", "versions": {"torch": "2"}}
+    results = {
+        "share-strong-quickstart-honest": {"rows": rows, "acted": {"status": "acted"}, **about},
+        "share-strong-quickstart-malicious": {"does_not_fit": "attack 'imprint' does not apply"},
+    }
+    page = "\n".join(write_page(study, results))
+    assert "| quickstart CNN | `share` | – | 10.0, 0% | – | – | – |" in page
+    assert "- `share` on `quickstart`, one server: attack 'imprint' does not apply" in page
+    assert "does not fit `quickstart`" not in page
 
 
 def test_audits_and_trainings_have_one_learning_rate() -> None:
