@@ -27,8 +27,9 @@ extensions = [
 ]
 exclude_patterns = ["_build"]
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+smartquotes = False  # `--json` stays two hyphens
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
@@ -38,6 +39,7 @@ napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 
 html_theme = "furo"
+html_copy_source = False
 html_title = f"Keyhole {__version__}"
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:)([^)#\s]+)(#[^)\s]*)?\)")
