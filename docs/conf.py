@@ -30,6 +30,7 @@ exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 smartquotes = False  # `--json` stays two hyphens
+highlight_language = "none"  # a block that names no language holds commands
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "description"
