@@ -10,7 +10,7 @@ FUZZ   ?= 10000
 # Threads that spin while they wait bring small matrix work to a halt on a busy machine.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: audit test lint types unit test-slow test-flower test-ray test-gpu bench bench-gpu torture clean
+.PHONY: audit test lint types unit test-slow test-flower test-ray test-gpu bench bench-gpu torture docs wheel clean
 
 audit: $(VENV)/.ready
 	$(BIN)/keyhole audit --out $(RUN)
@@ -51,6 +51,17 @@ bench-gpu: $(VENV)/.ready
 torture: $(VENV)/.ready-dev
 	KILLS=$(KILLS) FUZZ=$(FUZZ) $(BIN)/pytest -m torture -s tests/torture
 
+# The site, docs/_build/html/index.html; a warning is an error.
+docs: $(VENV)/.ready-docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+# What is released, in dist/.
+wheel: $(VENV)/.ready-dev
+	rm -rf build dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' \
 	  || { echo "keyhole needs Python 3.11, 3.12 or 3.13; name one with: make PYTHON=python3.12 ..." >&2; exit 2; }
@@ -67,5 +78,10 @@ $(VENV)/.ready-dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.ready
 
+$(VENV)/.ready-docs: pyproject.toml | $(VENV)/bin/python
+	@echo "Installing keyhole with what builds its site into $(VENV) (a minute or two) ..."
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	@touch $@ $(VENV)/.ready
+
 clean:
-	rm -rf $(VENV) runs build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
+	rm -rf $(VENV) runs build dist docs/_build src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .coverage
