@@ -87,7 +87,8 @@ def time_attack(model: str, victims: int, side: int, batch: int, device: str, tu
     runner = make_runner(attack, observe(model, victims, side, batch, device))
     everyone = range(victims)
     matcher = runner.make_matcher(everyone)
-    advance = runner._make_stepper(runner._start(everyone, attempt=0), matcher)
+    state = runner._start(everyone, attempt=0)
+    advance = runner._make_stepper(state, matcher, attack.iterations)
     return time_work(lambda: advance(1), device, turns)
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from keyhole.attacks import InvertingGradients, Matching, SurrogateInversion
-from keyhole.attacks.matching.surrogate import take_as_one_step
+from keyhole.attacks.matching import take_as_one_step
 from keyhole.data import denormalise, load
 from keyhole.defenses import NoDefense
 from keyhole.federation import LocalTraining, train_client

@@ -18,9 +18,15 @@ from typing import Any
 
 from keyhole.atomic import read_json, write_text
 from keyhole.attacks import ATTACKS
-from keyhole.auditing.measurement import Measurement, measure_findings, merge, read_regime
-from keyhole.auditing.results import AuditResult
-from keyhole.auditing.verdict import HONEST, MALICIOUS
+from keyhole.auditing import (
+    HONEST,
+    MALICIOUS,
+    AuditResult,
+    Measurement,
+    measure_findings,
+    merge_measurements,
+    read_regime,
+)
 from keyhole.defenses import DEFENSES
 from keyhole.errors import KeyholeError
 from keyhole.parameters import make_recordable
@@ -46,7 +52,7 @@ def measure_results(results: Path) -> list[Measurement]:
     """What the results say: cells of studies first, then results of audits."""
     dates = read_dates(results)
     measured = [*measure_studies(results, dates), *measure_audits(results, dates)]
-    return sorted(merge(measured), key=lambda m: (m.regime, m.server, m.label))
+    return sorted(merge_measurements(measured), key=lambda m: (m.regime, m.server, m.label))
 
 
 def measure_studies(results: Path, dates: Mapping[Path, str]) -> Iterator[Measurement]:

@@ -16,8 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from keyhole.defenses import Defense
-from keyhole.defenses.base import uses_door
+from keyhole.defenses import Defense, uses_door
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining, RoundClient, augment_images
 from keyhole.federation.backends import GraphedModel

@@ -161,8 +161,9 @@ def test_attacks_that_saw_nothing_are_named() -> None:
         still, digits.images([5]), digits.labels[[5]]
     )
     assert check.leaks is False
-    assert check.tried == ("linear (naive)",)
-    assert check.words == "not read by the attacks tried: linear (naive); not tried: ig (naive)"
+    assert check.tried == ("linear (naive)", "cocktail-party (naive)")
+    tried = "linear (naive), cocktail-party (naive)"
+    assert check.words == f"not read by the attacks tried: {tried}; not tried: ig (naive)"
 
 
 def test_an_update_of_some_layers_leaves_out_the_attacks_that_read_others() -> None:

@@ -10,7 +10,13 @@ import pytest
 
 from keyhole.auditing import AuditResult, Plan, Stage, run_plan
 from keyhole.auditing.measured import find_measured, read_shipped
-from keyhole.auditing.measurement import Measurement, Regime, measure_findings, merge, read_regime
+from keyhole.auditing.measurement import (
+    Measurement,
+    Regime,
+    measure_findings,
+    merge_measurements,
+    read_regime,
+)
 
 REGIME = Regime("mlp", "digits", (8, 8), "random weights", 1, 1, 1, "gradient")
 
@@ -65,7 +71,7 @@ def test_findings_become_one_measurement_for_each_regime_defense_and_server(
 def test_of_several_results_the_worst_counts_and_everybody_who_tried() -> None:
     first = make(0, attackers=("ig (naive)",), source="a")
     second = make(3, attackers=("ig (adaptive)",), by="ig (adaptive)", source="b")
-    [merged] = merge([first, second, first])
+    [merged] = merge_measurements([first, second, first])
     assert (merged.read, merged.by, merged.source) == (3, "ig (adaptive)", "b")
     assert merged.attackers == ("ig (naive)", "ig (adaptive)")
     assert merged.met_adaptive
@@ -74,7 +80,7 @@ def test_of_several_results_the_worst_counts_and_everybody_who_tried() -> None:
 
 
 def test_of_equal_shares_the_one_over_more_images_counts() -> None:
-    [merged] = merge([make(0, 4, source="few"), make(0, 400, source="many")])
+    [merged] = merge_measurements([make(0, 4, source="few"), make(0, 400, source="many")])
     assert (merged.images, merged.source) == (400, "many")
 
 
@@ -84,7 +90,7 @@ def test_of_equal_shares_the_one_over_more_images_counts() -> None:
     ids=["server", "regime"],
 )
 def test_other_servers_and_regimes_are_never_merged(change: dict[str, Any]) -> None:
-    assert len(merge([make(0), make(3, **change)])) == 2
+    assert len(merge_measurements([make(0), make(3, **change)])) == 2
 
 
 def test_no_defense_needs_no_attacker_who_knows_it() -> None:

@@ -52,7 +52,7 @@ OF_KEYHOLE = {
     "version",
 }
 """What ``keyhole --help`` loads of Keyhole itself."""
-TAKES_PLAN = {"audit", "frontier", "train", "membership", "guard", "plan"}
+TAKES_PLAN = {"audit", "frontier", "train", "membership", "guard", "plan", "epsilon"}
 """Commands whose options are the fields of a plan."""
 HEAVY = {"torch", "torchvision", "numpy", "scipy", "skimage", "sklearn", "matplotlib", "timm"}
 

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
     from keyhole.auditing.launch import audit, run_plan
     from keyhole.auditing.malicious_strategy import malicious
+    from keyhole.auditing.measurement import (
+        Measurement,
+        measure_findings,
+        merge_measurements,
+        read_regime,
+    )
     from keyhole.auditing.membership import infer_membership
     from keyhole.auditing.membership_plan import MembershipPlan
     from keyhole.auditing.membership_result import MembershipResult
@@ -25,10 +31,12 @@ if TYPE_CHECKING:
     from keyhole.auditing.results import AuditResult, load_result
     from keyhole.auditing.store import Store
     from keyhole.auditing.sweep import Sweep, expand_plan, read_sweep
-    from keyhole.auditing.verdict import MaliciousVerdict, Verdict, VerdictLine
+    from keyhole.auditing.verdict import HONEST, MALICIOUS, MaliciousVerdict, Verdict, VerdictLine
     from keyhole.progress import Progress
 
 __all__ = [
+    "HONEST",
+    "MALICIOUS",
     "SCHEMA_VERSION",
     "AuditResult",
     "Comparison",
@@ -38,6 +46,7 @@ __all__ = [
     "GradientAttackResult",
     "IncomingCheck",
     "MaliciousVerdict",
+    "Measurement",
     "MembershipPlan",
     "MembershipResult",
     "Plan",
@@ -57,7 +66,10 @@ __all__ = [
     "infer_membership",
     "load_result",
     "malicious",
+    "measure_findings",
+    "merge_measurements",
     "read_plan",
+    "read_regime",
     "read_sweep",
     "read_versions",
     "result_schema",

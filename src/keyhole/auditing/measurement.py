@@ -159,7 +159,7 @@ def measure_findings(
         date: The day of the result, ``2026-01-31``.
         source: Where it is.
     """
-    return merge(
+    return merge_measurements(
         measure_finding(each, date=date, source=source)
         for each in findings
         if "read" in each.metrics
@@ -185,7 +185,13 @@ def measure_finding(finding: Finding, *, date: str, source: str) -> Measurement:
 
 
 def read_regime(model: str, data: str, recipe: Mapping[str, Any]) -> Regime:
-    """The regime that a finding's recipe describes."""
+    """Returns the regime that a finding's recipe describes.
+
+    Args:
+        model: The model's name.
+        data: The data's name.
+        recipe: The finding's recipe.
+    """
     weights = GIVEN if recipe.get("weights") else RANDOM
     if recipe.get("captured"):
         weights = CAPTURED
@@ -205,7 +211,7 @@ def read_regime(model: str, data: str, recipe: Mapping[str, Any]) -> Regime:
     )
 
 
-def merge(measurements: Iterable[Measurement]) -> list[Measurement]:
+def merge_measurements(measurements: Iterable[Measurement]) -> list[Measurement]:
     """One measurement for each regime, defense and server: the worst, and everybody who tried.
 
     Args:

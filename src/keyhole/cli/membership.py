@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keyhole.atomic import write_json
 from keyhole.auditing.membership_plan import MembershipPlan
 from keyhole.cli.early_checks import check_membership
 from keyhole.cli.places import (
@@ -92,6 +91,7 @@ def print_captured(
 ) -> None:
     """Asks a captured folder who was in its clients' images, and prints what is found."""
     with INTERRUPTS.leaving_at_once():
+        from keyhole.atomic import write_json
         from keyhole.auditing.captured_membership import CAPTURED_ATTACKS, infer_captured_membership
         from keyhole.device import find_device
     assert plan.captured is not None

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from keyhole.defenses.acted import Acted, DefenseCheck, check_defense
     from keyhole.defenses.agp import Agp
     from keyhole.defenses.ats import Ats
-    from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry
+    from keyhole.defenses.base import ClientSide, Defense, DefenseSpec, Telemetry, uses_door
     from keyhole.defenses.budget import Budget, compute_gaussian_epsilon
     from keyhole.defenses.calibrated import (
         CalibratedNoise,
@@ -146,6 +146,7 @@ __all__ = [
     "region_side",
     "split_into_zones",
     "uniform_noise",
+    "uses_door",
 ]
 
 DEFENSES: DefenseRegistry = DefenseRegistry(

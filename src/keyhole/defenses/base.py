@@ -340,7 +340,12 @@ def trace_noise(noise: Mapping[str, Noise], *, of_training: bool) -> list[Trace]
 
 
 def uses_door(defense: Defense, door: str) -> bool:
-    """Whether a defense does something at ``on_images``, ``on_model``, ``on_step``, ...."""
+    """Returns whether a defense, or a part of it, does something at one of its doors.
+
+    Args:
+        defense: The defense.
+        door: ``on_images``, ``on_model``, ``on_step`` or ``on_update``.
+    """
     own = [type(part) for part in defense.each_part()]
     return any(getattr(kind, door) is not getattr(Defense, door) for kind in own)
 

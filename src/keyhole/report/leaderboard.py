@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from keyhole.atomic import write_text
-from keyhole.auditing.measurement import UNDEFENDED, Measurement, Regime, merge
+from keyhole.auditing.measurement import UNDEFENDED, Measurement, Regime, merge_measurements
 from keyhole.auditing.verdict import HONEST, MALICIOUS
 from keyhole.report.shell import fill_template
 from keyhole.version import __version__
@@ -63,7 +63,7 @@ def build_boards(measurements: Sequence[Measurement]) -> list[Board]:
         measurements: What was measured; of several results on one setting the worst counts.
     """
     groups: dict[tuple[Regime, str], list[Measurement]] = {}
-    for each in merge(measurements):
+    for each in merge_measurements(measurements):
         groups.setdefault((each.regime, each.server), []).append(each)
     order = sorted(
         groups.items(),

@@ -17,7 +17,7 @@ from keyhole.attacks.matching.presets import (
     IterativeApril,
 )
 from keyhole.attacks.matching.spear_inversion import SpearInversion
-from keyhole.attacks.matching.surrogate import SurrogateInversion
+from keyhole.attacks.matching.surrogate import SurrogateInversion, take_as_one_step
 
 __all__ = [
     "DeepLeakage",
@@ -33,5 +33,6 @@ __all__ = [
     "SurrogateInversion",
     "UploadedModelInversion",
     "Wiig",
+    "take_as_one_step",
     "use_precision",
 ]

@@ -131,7 +131,11 @@ class SurrogateInversion(InvertingGradients):
 
 
 def take_as_one_step(observation: Observation) -> Observation:
-    """The same update, taken for one step on all the client's images."""
+    """Returns the same update, taken for one step on all the client's images.
+
+    Args:
+        observation: What the server observed of a client of several steps.
+    """
     update = observation.update
     one = replace(
         update,
