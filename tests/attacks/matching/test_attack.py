@@ -104,7 +104,9 @@ def test_what_is_returned_is_what_was_promised(clients: Clients, attack: type[Ma
     model = build("vit-small", classes=10, channels=1, image_size=8)
     model.blocks = model.blocks[:1]
     if attack.name == "spear-ig":  # it reads a layer before a ReLU
-        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+        model = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.0), nn.Linear(32, 10)
+        )
     seen = clients(model, [[3, 4]], Dropout(p=0.25))[0].observation
     count = 1 if attack.name == "fishing" else 2  # one image is fished out of the batch
     found = attack(iterations=2)(seen)
