@@ -17,7 +17,11 @@ from keyhole.attacks.matching.gradients.choice import choose_matcher
 from keyhole.attacks.matching.gradients.match import Targets
 from keyhole.attacks.matching.gradients.matchers import Matcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
-from keyhole.attacks.matching.problem import MatchingProblem, enumerate_label_orders
+from keyhole.attacks.matching.problem import (
+    MatchingProblem,
+    enumerate_label_orders,
+    simplify_steps,
+)
 from keyhole.attacks.matching.readable_masks import read_masks
 from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.state import Outcome, State
@@ -41,8 +45,9 @@ class VictimGroup:
     """
 
     def __init__(self, attack: Matching, observations: Sequence[Observation]) -> None:
-        self.attack, self.observations = attack, observations
-        self.problem = MatchingProblem.from_observation(observations[0])
+        self.attack = attack
+        self.observations = [simplify_steps(each, attack.trials) for each in observations]
+        self.problem = MatchingProblem.from_observation(self.observations[0])
         self.parts = attack.build_all_parts(self.problem)
         self.notes: list[str] = []
         self._extra_inputs: dict[int, dict[str, Tensor]] = {}
