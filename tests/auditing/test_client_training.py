@@ -16,7 +16,6 @@ from keyhole.auditing.resolve import resolve_stage
 from keyhole.auditing.run import show_to_attacker
 from keyhole.auditing.step_orders import MAX_ORDERS, choose_trials, count_orders
 from keyhole.errors import KeyholeError
-from keyhole.federation import LocalTraining
 from keyhole.optimisers import Sgd
 from keyhole.settings import make_settings
 
@@ -64,9 +63,8 @@ def test_clients_train_and_attackers_know_how() -> None:
     assert knowledge.orders > MAX_ORDERS
     assert knowledge.trained is None
     assert any("one large step" in note for note in setting.notes)
-    assert setting.resolved.training == LocalTraining(
-        lr=0.05, epochs=2, batch_size=2, optimiser=MOMENTUM
-    )
+    training = setting.resolved.training
+    assert (training.epochs, training.batch_size, training.optimiser) == (2, 2, MOMENTUM)
 
 
 def test_few_orders_are_all_tried_and_many_are_not() -> None:
@@ -117,7 +115,7 @@ def test_rounds_under_the_defense_differ_from_those_without() -> None:
 
 def test_adam_hides_nothing_in_one_step() -> None:
     result = audit(data="digits", attacks=["linear"], victims=2, lr=0.01, optimiser="adam")
-    assert result.findings[0].metrics["psnr"].minimum > 30
+    assert min(result.findings[0].metrics["psnr"].per_image) > 30
     assert "of adam" in result.findings[0].recipe["clients_did"]
 
 

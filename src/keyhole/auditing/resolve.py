@@ -111,6 +111,11 @@ class ResolvedStage:
         self.warm_up_notes[str(defense)] = warmed.note
         return warmed.model
 
+    def note_warm_up(self, defense: Defense) -> tuple[str, ...]:
+        """How the model was trained under this defense before the attack, if it was."""
+        note = self.warm_up_notes.get(str(defense))
+        return () if note is None else (note,)
+
     def warm_up(self, model: nn.Module, defense: Defense) -> WarmedUp:
         """The model after the rounds that the stage asks for, under a defense."""
         return warm_up(
