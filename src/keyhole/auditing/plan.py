@@ -38,7 +38,7 @@ that need to know the defense."""
 MAX_PLAN_BYTES = 1 << 20
 LATER_FIELDS = (
     *("metrics", "aggregate", "epochs", "local_batch_size", "optimiser"),
-    *("warm_up", "warm_up_defended"),
+    *("warm_up", "warm_up_defended", "share"),
 )
 """Fields of a stage that older versions did not have."""
 
@@ -52,6 +52,10 @@ class Stage(Settings):
 
     model: str = "mlp"
     """The model, by name."""
+    share: str | None = None
+    """What clients train and send: head, norm+head, adapters, 'lora(r=8)' or all (default).
+
+    The rest of the model is frozen on every client."""
     data: str = "faces"
     """The data set, by name or folder."""
     defenses: Names = ("none",)
