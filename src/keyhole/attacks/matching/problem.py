@@ -11,6 +11,12 @@ from itertools import chain, combinations, islice
 import torch
 from torch import Tensor, nn
 
+from keyhole.attacks.matching.uploaded_statistics import (
+    NormLayer,
+    find_norm_layers,
+    read_statistics,
+    shares_statistics,
+)
 from keyhole.defenses.noise_model import Noise
 from keyhole.models.dropout_sites import DropoutMode, Site, SiteFinder
 from keyhole.models.modes import set_mode
@@ -33,6 +39,7 @@ class MatchingProblem:
         local_batch: The number of images in one local step.
         noise: The noise that a known defense declares in the first victim's update, by parameter.
         reported: The parameters that the first victim's update has; None: all.
+        norms: The BatchNorms whose batch statistics the first victim's update tells.
     """
 
     model: nn.Module
@@ -42,6 +49,7 @@ class MatchingProblem:
     local_batch: int
     noise: Mapping[str, Noise] = field(default_factory=dict)
     reported: frozenset[str] | None = None
+    norms: tuple[NormLayer, ...] = ()
 
     @classmethod
     def from_observation(cls, observation: Observation) -> MatchingProblem:
@@ -54,8 +62,13 @@ class MatchingProblem:
             noise = knowledge.defense.noise_model(update, observation.model)
         model = set_mode(model, knowledge.client_mode).requires_grad_(False)
         local = min(update.batch_size, knowledge.batch_size)
-        reported = frozenset(update.change)
-        return cls(model, knowledge, update.steps, update.lr, local, noise, reported)
+        reported, steps = frozenset(update.change), update.steps
+        norms = None
+        if shares_statistics(model, update.change, knowledge):
+            norms = find_norm_layers(model, knowledge.shape)
+            if norms and read_statistics(norms, update.change, steps=steps, batch=local) is None:
+                norms = None
+        return cls(model, knowledge, update.steps, update.lr, local, noise, reported, norms or ())
 
     @property
     def like(self) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,6 +14,7 @@ from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.matching.engine import Engine
+from keyhole.attacks.matching.gradients.anchored_norm import KnownMoments, KnownStatistics
 from keyhole.attacks.matching.gradients.choice import choose_matcher
 from keyhole.attacks.matching.gradients.match import Targets
 from keyhole.attacks.matching.gradients.matchers import Matcher
@@ -21,6 +23,11 @@ from keyhole.attacks.matching.problem import MatchingProblem, enumerate_label_or
 from keyhole.attacks.matching.readable_masks import read_masks
 from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.state import Outcome, State
+from keyhole.attacks.matching.uploaded_statistics import (
+    read_statistics,
+    shares_statistics,
+    stack_statistics,
+)
 from keyhole.models.anatomy import unused_parameters
 from keyhole.seeds import generator
 from keyhole.threat import Observation
@@ -43,9 +50,23 @@ class VictimGroup:
     def __init__(self, attack: Matching, observations: Sequence[Observation]) -> None:
         self.attack, self.observations = attack, observations
         self.problem = MatchingProblem.from_observation(observations[0])
-        self.parts = attack.build_all_parts(self.problem)
         self.notes: list[str] = []
+        if self.problem.norms and not self._all_statistics_make_sense():
+            self.problem = replace(self.problem, norms=())
+        if self.problem.norms and attack.batch_statistics != "ignored":
+            count = len(self.problem.norms)
+            self.notes.append(f"the batch statistics of {count} layers were read from buffers")
+        self.parts = attack.build_all_parts(self.problem)
         self._extra_inputs: dict[int, dict[str, Tensor]] = {}
+
+    def _all_statistics_make_sense(self) -> bool:
+        """Whether what every victim uploaded can be the statistics of a batch."""
+        norms, steps, batch = self.problem.norms, self.problem.steps, self.problem.local_batch
+        return all(
+            shares_statistics(self.problem.model, each.update.change, each.knowledge)
+            and read_statistics(norms, each.update.change, steps=steps, batch=batch) is not None
+            for each in self.observations
+        )
 
     def with_parts(self, parts: MatchingParts) -> VictimGroup:
         """The same victims attacked with other parts; extra inputs and notes are shared."""
@@ -100,6 +121,7 @@ class VictimGroup:
         matcher, notes = choose_matcher(
             self.problem,
             targets,
+            known=self.known_statistics(victims),
             backend=self.attack.backend,
             statistics=self.parts.needs_statistics,
             needs_full_gradients=self.parts.needs_full_gradients,
@@ -107,6 +129,29 @@ class VictimGroup:
         )
         self.notes += [note for note in notes if note not in self.notes]
         return self.attack.adapt_matcher(matcher, [self.observation(v) for v in victims])
+
+    def known_statistics(self, victims: Sequence[int]) -> KnownStatistics | None:
+        """The batch statistics that these victims uploaded; None: unknown, or to be ignored."""
+        use, steps = self.attack.batch_statistics, self.problem.steps
+        if not self.problem.norms or use == "ignored":
+            return None
+        anchored = steps == 1 and use in ("auto", "anchored", "both")
+        moments = [self.batch_moments(victim) for victim in victims]
+        return stack_statistics(
+            moments, self.problem.norms, steps=steps, anchored=anchored, like=self.problem.like
+        )
+
+    def batch_moments(self, victim: int) -> list[KnownMoments]:
+        """The moments that a victim uploaded, by BatchNorm."""
+        update = self.observation(victim).update
+        found = read_statistics(
+            self.problem.norms,
+            update.change,
+            steps=self.problem.steps,
+            batch=self.problem.local_batch,
+        )
+        assert found is not None
+        return found
 
     def known_values(self, victims: Sequence[int]) -> State:
         """What is known about some victims, ``[N, ...]``."""
