@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from keyhole.defenses.base import Defense
 from keyhole.defenses.capabilities import Capability
 from keyhole.models.modes import find_trained_parameters
+from keyhole.optimisers import PLAIN_SGD, LocalOptimiser
 from keyhole.settings import ClientMode
 from keyhole.update import Update, check_type
 
@@ -52,6 +53,10 @@ class Knowledge:
         intercepted: The images as they were seen on their way to the client, one tensor
             ``[n, C, H, W]`` per version; None: none was seen.
         client_mode: Whether the clients' layers drop and use batch statistics (``"train"``).
+        optimiser: How clients turn gradients into steps; None: unknown.
+        orders: In how many ways the client may have divided its images among its local steps; 1:
+            one batch after the other, in the order of ``labels``.
+        trained: The parameters that clients train, whether they report them or not; None: all.
         defense: The clients' defense; None: the attacker does not know it.
         adaptive: Whether the attacker uses what the defense declares; False: it attacks as in
             the paper.
@@ -71,6 +76,9 @@ class Knowledge:
     masks: tuple[Tensor, ...] | None = None
     intercepted: tuple[Tensor, ...] | None = None
     client_mode: ClientMode = "train"
+    optimiser: LocalOptimiser | None = PLAIN_SGD
+    orders: int = 1
+    trained: frozenset[str] | None = None
     defense: Defense | None = None
     adaptive: bool = True
     checkpoint_epoch: int = 0

@@ -91,9 +91,10 @@ class AttackSetting:
         intercepted: Sequence[Tensor] = (),
     ) -> Knowledge:
         """What the attacker of ``run`` knows about a client with these labels, masks and images."""
-        return self.resolved.build_knowledge(
+        knowledge = self.resolved.build_knowledge(
             self.defense, run.attack, run.attacker, labels, masks, intercepted
         )
+        return replace(knowledge, trained=self.resolved.find_trained(self.server))
 
 
 def check_any_applies(settings: Sequence[AttackSetting]) -> None:
@@ -176,7 +177,14 @@ def build_setting(
                 resolved, defense, [resolved.configure(attack) for attack in fallbacks], server
             )
             runs, skipped = [*runs, *more], [*skipped, *refused]
-    notes = (*resolved.notes, *defense.caveats(model), *note_prior_overlap(resolved, runs))
+    warmed = resolved.warm_up_notes.get(str(defense))
+    trained = () if warmed is None else (warmed,)
+    notes = (
+        *resolved.notes,
+        *trained,
+        *defense.caveats(model),
+        *note_prior_overlap(resolved, runs),
+    )
     return AttackSetting(resolved, defense, model, server, tuple(runs), tuple(skipped), notes=notes)
 
 
@@ -245,7 +253,10 @@ def find_incompatibilities(
         torch.zeros(count, dtype=torch.long),
         intercepted=(blank,),
     )
-    update = Update(zeros, stage.steps, stage.lr or 1.0, count)
+    local = stage.local_batch_size or count
+    batch_size = count if stage.aggregate > 1 else min(local, count)
+    update = Update(zeros, stage.steps, stage.lr or 1.0, batch_size, count)
+    knowledge = replace(knowledge, trained=resolved.find_trained(server))
     observation = server.receive(update, knowledge)
     reasons = attack.incompatibilities(observation)
     absent = [] if reasons else sorted(attack.reads(observation) - set(zeros))

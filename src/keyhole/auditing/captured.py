@@ -36,6 +36,7 @@ from keyhole.errors import BadValue, KeyholeError, RunFolderError
 from keyhole.federation import Capture
 from keyhole.federation.capture import JsonObject
 from keyhole.federation.capture_reader import MAX_LISTED, CapturedRound, limit_lines
+from keyhole.optimisers import Sgd
 from keyhole.seeds import generator
 from keyhole.untrusted import printable
 
@@ -188,6 +189,7 @@ class CapturedRun:
             label=f"{self.stage.data}, captured {where}, {label_group(group, several=several)}",
             scored=scored,
             orders=training.orders,
+            optimiser=training.optimiser,
             notes=(*self.about_data, *describe_batch_norms(model, training.mode, mode_given=True)),
             assumed_normalisation=self.stage.mean is None,
             clients_did=training.clients_did,
@@ -226,11 +228,18 @@ def describe_stage(
             "batch_size": training.examples // training.clients,
             "aggregate": training.clients,
             "steps": training.steps,
+            "local_batch_size": local_batch_size(training),
+            "optimiser": str(training.optimiser or Sgd()),
             "lr": training.lr,
             "client_mode": training.mode,
             "checkpoint_epoch": captured_round.number - 1,
         }
     )
+
+
+def local_batch_size(training: CapturedTraining) -> int | None:
+    """Images per local step; None: all of a client's."""
+    return training.batch_size if training.batch_size < training.examples else None
 
 
 def label_group(group: Sequence[CapturedClient], *, several: bool) -> str:

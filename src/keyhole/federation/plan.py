@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, model_validator
 
 from keyhole.mean_and_std import check_mean_and_std
+from keyhole.optimisers import OptimiserText
 from keyhole.registry import Registry
 from keyhole.settings import (
     AskedPrecision,
@@ -18,7 +19,6 @@ from keyhole.settings import (
     Deviations,
     Means,
     Momentum,
-    Optimiser,
     Positive,
     Seed,
     Settings,
@@ -73,10 +73,10 @@ class TrainingPlan(Settings):
     """Images per local step."""
     lr: Positive = 0.03
     """The clients' learning rate."""
-    optimiser: Optimiser = "sgd"
-    """sgd or adam."""
+    optimiser: OptimiserText = "sgd"
+    """sgd, adam or adamw, as in 'sgd(momentum=0.9, nesterov=true, weight_decay=1e-4)'."""
     momentum: Momentum = 0.9
-    """SGD's momentum."""
+    """Momentum of sgd, if --optimiser gives no settings."""
     clip: Positive | None = None
     """The largest norm of a step's gradient."""
     augment: bool = False

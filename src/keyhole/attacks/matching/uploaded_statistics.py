@@ -24,6 +24,7 @@ from keyhole.attacks.matching.gradients.anchored_norm import KnownMoments, Known
 from keyhole.models.anatomy import Shape
 from keyhole.models.modes import BATCH_NORMS
 from keyhole.threat import Knowledge
+from keyhole.update import Update
 
 StatisticsUse = Literal["auto", "ignored", "prior", "anchored", "both"]
 """What an attack does with uploaded batch statistics; ``auto``: ``both`` for one local step, the
@@ -150,6 +151,38 @@ def shares_statistics(model: nn.Module, change: Mapping[str, Tensor], knowledge:
     norms = [n for n, m in model.named_modules() if isinstance(m, BATCH_NORMS)]
     wanted = [f"{n}.{buffer}" for n in norms for buffer in ("running_mean", "running_var")]
     return bool(norms) and all(name in change for name in wanted)
+
+
+def find_shared_norms(
+    model: nn.Module, update: Update, knowledge: Knowledge, batch: int
+) -> tuple[NormLayer, ...]:
+    """The BatchNorms whose statistics an update tells; none unless it tells those of all.
+
+    Args:
+        model: The model in the client's mode.
+        update: What the client sent.
+        knowledge: What the attacker knows.
+        batch: The images of one step.
+    """
+    if not shares_statistics(model, update.change, knowledge):
+        return ()
+    layers = find_norm_layers(model, knowledge.shape)
+    if layers is None:
+        return ()
+    read = read_statistics(layers, update.change, steps=update.steps, batch=batch)
+    return () if read is None else layers
+
+
+def drop_statistics(model: nn.Module, change: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What a client changed without the running statistics of BatchNorms.
+
+    Args:
+        model: The global model.
+        change: What the client changed, by name.
+    """
+    norms = [n for n, m in model.named_modules() if isinstance(m, BATCH_NORMS)]
+    statistics = {f"{n}.{buffer}" for n in norms for buffer in ("running_mean", "running_var")}
+    return {name: tensor for name, tensor in change.items() if name not in statistics}
 
 
 def read_statistics(

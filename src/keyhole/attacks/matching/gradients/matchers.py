@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -19,6 +19,9 @@ from keyhole.attacks.matching.gradients.layer_call import BatchStatistics
 from keyhole.attacks.matching.gradients.layer_recorder import LayerRecorder
 from keyhole.attacks.matching.gradients.match import BuiltMatch, GradientMatch, Targets
 from keyhole.attacks.matching.problem import MatchingProblem
+
+if TYPE_CHECKING:
+    from keyhole.optimisers import State
 
 Backend = Literal["auto", "factored", "vmap", "loop"]
 Weights = dict[str, Tensor]
@@ -64,7 +67,10 @@ class VmapMatcher:
     ) -> None:
         self.problem, self.targets, self.statistics = problem, targets, statistics
         self.known = known
-        self.weights = {n: p.detach() for n, p in problem.model.named_parameters()}
+        every = {n: p.detach() for n, p in problem.model.named_parameters()}
+        trained = set(every) if problem.trained is None else problem.trained
+        self.weights = {n: p for n, p in every.items() if n in trained}
+        self.frozen = {n: p for n, p in every.items() if n not in trained}
         self.running = running_statistics(problem) if statistics else []
 
     def select(self, victims: Tensor) -> VmapMatcher:
@@ -118,8 +124,10 @@ class VmapMatcher:
         buffers were; else those of the last step.
         """
         weights = self.weights
+        state: State = {}
         moments: list[BatchMoments] = []
         whole: list[BatchMoments] = []
+        optimiser, lr = self.problem.optimiser, self.problem.lr
         augmented = len(images) != self.problem.knowledge.batch_size
         for step in range(self.problem.steps):
             batch = slice(None) if augmented else self.problem.batch_slice(step)
@@ -131,15 +139,13 @@ class VmapMatcher:
                 return gradient, moments
             if self.known is not None:
                 whole = add_moments(whole, moments, [s[step] for s in self.known.shares])
-            lr = self.problem.lr
-            weights = {n: w - lr * gradient[n] for n, w in weights.items()}
-        scale = self.problem.lr * self.problem.steps
+            weights, state = optimiser.step(weights, gradient, state, lr=lr, number=step)
+        scale = lr * self.problem.steps
         return {n: (self.weights[n] - w) / scale for n, w in weights.items()}, whole or moments
 
     def mask_slice(self, step: int) -> slice:
         """The dropout masks that the client drew in a step."""
-        local = self.problem.local_batch
-        return slice(step * local, (step + 1) * local)
+        return slice(self.problem.first_sample(step), self.problem.first_sample(step + 1))
 
     def step_gradient(
         self,
@@ -175,7 +181,7 @@ class VmapMatcher:
             1, masks=masks, statistics=self.statistics, known=self._of_one(known), inner=inner
         )
         with recorder:
-            logits = functional_call(model, {**weights, **buffers}, (images,))
+            logits = functional_call(model, {**self.frozen, **weights, **buffers}, (images,))
         loss = recorder.sum_losses(targets, logits) / len(images)
         return loss, [(s.mean, s.var) for s in recorder.statistics]
 
