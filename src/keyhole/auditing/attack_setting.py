@@ -18,6 +18,7 @@ from keyhole.auditing.stage_attacks import (
 )
 from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
+from keyhole.models.modes import RUNNING_STATISTICS
 from keyhole.parameters import make_recordable
 from keyhole.spelling import spell
 from keyhole.threat import Attacker, Knowledge, Server
@@ -244,6 +245,12 @@ def find_incompatibilities(
         for name, parameter in server.sent.named_parameters()
         if name in shared
     }
+    if stage.lr is not None or stage.captured is not None:  # buffers come with weights
+        zeros |= {
+            name: torch.zeros_like(buffer)
+            for name, buffer in server.sent.named_buffers()
+            if name.rpartition(".")[2] in RUNNING_STATISTICS
+        }
     count = stage.images_per_update
     blank = torch.zeros(1, *resolved.data.shape).expand(count, -1, -1, -1)
     knowledge = resolved.build_knowledge(

@@ -133,6 +133,14 @@ class Matching(Attack):
             reasons.append("it must be given the labels, but was not")
         if self.masks == "given" and observation.knowledge.masks is None:
             reasons.append("it must be given the client's dropout masks, but was not")
+        if (
+            self.batch_statistics in ("prior", "anchored", "both")
+            and not MatchingProblem.from_observation(observation).norms
+        ):
+            reasons.append(
+                "it needs the batch statistics of clients that train in train mode, have BatchNorm "
+                "and share weights with their buffers, not a gradient"
+            )
         if self.masks == "given" and not MatchingProblem.from_observation(observation).sites:
             reasons.append("the client drops nothing, so there are no masks to be given")
         return reasons

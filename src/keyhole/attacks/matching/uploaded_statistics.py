@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from keyhole.attacks.matching.gradients.anchored_norm import KnownMoments, KnownStatistics
 from keyhole.models.anatomy import Shape
-from keyhole.models.modes import BATCH_NORMS
+from keyhole.models.modes import BATCH_NORMS, RUNNING_STATISTICS
 from keyhole.threat import Knowledge
 from keyhole.update import Update
 
@@ -149,7 +149,7 @@ def shares_statistics(model: nn.Module, change: Mapping[str, Tensor], knowledge:
     if knowledge.client_mode != "train" or knowledge.clients > 1:
         return False
     norms = [n for n, m in model.named_modules() if isinstance(m, BATCH_NORMS)]
-    wanted = [f"{n}.{buffer}" for n in norms for buffer in ("running_mean", "running_var")]
+    wanted = [f"{n}.{buffer}" for n in norms for buffer in RUNNING_STATISTICS]
     return bool(norms) and all(name in change for name in wanted)
 
 
@@ -181,7 +181,7 @@ def drop_statistics(model: nn.Module, change: Mapping[str, Tensor]) -> dict[str,
         change: What the client changed, by name.
     """
     norms = [n for n, m in model.named_modules() if isinstance(m, BATCH_NORMS)]
-    statistics = {f"{n}.{buffer}" for n in norms for buffer in ("running_mean", "running_var")}
+    statistics = {f"{n}.{buffer}" for n in norms for buffer in RUNNING_STATISTICS}
     return {name: tensor for name, tensor in change.items() if name not in statistics}
 
 
