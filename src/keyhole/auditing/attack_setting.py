@@ -21,7 +21,7 @@ from keyhole.errors import DoesNotFit
 from keyhole.models.modes import RUNNING_STATISTICS
 from keyhole.parameters import make_recordable
 from keyhole.spelling import spell
-from keyhole.threat import Attacker, Knowledge, Server
+from keyhole.threat import Attacker, Knowledge, SeenRound, Server
 from keyhole.update import Update
 
 
@@ -64,6 +64,7 @@ class AttackSetting:
         runs: The attackers.
         skipped: Attacks that do not apply, and why.
         captured: Functions that read what a real server saw of each client; None: clients train.
+        captured_rounds: Functions that read earlier rounds of each captured client.
         load_server: Puts a captured round's weights into ``model``; None: they are there.
         notes: What a reader of the findings should know.
         left_out: Attacks that are tried only by request: why, and how to ask for them.
@@ -76,6 +77,7 @@ class AttackSetting:
     runs: tuple[AttackRun, ...]
     skipped: tuple[Skipped, ...] = ()
     captured: tuple[Callable[[], Update], ...] | None = None
+    captured_rounds: tuple[Callable[[], tuple[SeenRound, ...]], ...] = ()
     load_server: Callable[[], Server] | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()

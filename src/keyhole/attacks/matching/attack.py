@@ -88,6 +88,8 @@ class Matching(Attack):
 
     published: ClassVar[dict[str, Any]] = {}
     """The paper's settings where ours differ; ``--parity paper`` uses them."""
+    combines_rounds: ClassVar[bool] = True
+    """Whether it matches earlier rounds of a client as well, where the server saw some."""
     exact: ClassVar[bool] = False
     uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE, Capability.VALUES})
     needs: ClassVar[str] = "any differentiable model; minutes rather than seconds"
