@@ -8,7 +8,7 @@ and detached copies: no autograd graph, no hook, no generator leads back to the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -145,6 +145,21 @@ class PublicKnowledge:
 
 
 @dataclass(frozen=True)
+class SeenRound:
+    """An earlier round of a client on the same images, with the global weights of that round.
+
+    Args:
+        number: The round's number.
+        weights: The parameters and buffers of the global model that the server sent.
+        update: The update that the client sent back.
+    """
+
+    number: int
+    weights: Mapping[str, Tensor]
+    update: Update
+
+
+@dataclass(frozen=True)
 class Observation:
     """What the server saw of one client: the global model it sent, the update it received.
 
@@ -156,6 +171,7 @@ class Observation:
         knowledge: What else the attacker knows.
         earlier: Other updates of the client, on the same images and from the same model.
         client: The server's number for the client; it seeds an attack's first guesses.
+        rounds: Earlier rounds of the client, on the same images and each from its own global model.
     """
 
     model: nn.Module
@@ -163,6 +179,19 @@ class Observation:
     knowledge: Knowledge
     earlier: tuple[Update, ...] = ()
     client: int = 0
+    rounds: tuple[SeenRound, ...] = ()
+
+    def in_round(self, number: int) -> Observation:
+        """Returns what the server observed of the client in an earlier round.
+
+        Args:
+            number: The number of one of ``rounds``.
+        """
+        seen = next(each for each in self.rounds if each.number == number)
+        model = copy.deepcopy(self.model)
+        state = {**model.state_dict(), **seen.weights}
+        model.load_state_dict(state)
+        return replace(self, model=model, update=seen.update, earlier=(), rounds=())
 
 
 class Server:
@@ -190,6 +219,7 @@ class Server:
         *,
         client: int = 0,
         earlier: Sequence[Update] = (),
+        rounds: Sequence[SeenRound] = (),
     ) -> Observation:
         """Observes an update, detached from the client's computation.
 
@@ -198,9 +228,11 @@ class Server:
             knowledge: What else the attacker knows.
             client: The server's number for the client.
             earlier: Other updates of the client, on the same images and from the same model.
+            rounds: Earlier rounds of the client, on the same images.
         """
         before = tuple(self._detach(each) for each in earlier)
-        return Observation(self.sent, self._detach(update), knowledge, before, client)
+        seen = tuple(replace(each, update=self._detach(each.update)) for each in rounds)
+        return Observation(self.sent, self._detach(update), knowledge, before, client, seen)
 
     def _detach(self, update: Update) -> Update:
         check_type(Update, update)

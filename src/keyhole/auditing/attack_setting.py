@@ -18,9 +18,10 @@ from keyhole.auditing.stage_attacks import (
 )
 from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
+from keyhole.models.modes import RUNNING_STATISTICS
 from keyhole.parameters import make_recordable
 from keyhole.spelling import spell
-from keyhole.threat import Attacker, Knowledge, Server
+from keyhole.threat import Attacker, Knowledge, SeenRound, Server
 from keyhole.update import Update
 
 
@@ -63,6 +64,7 @@ class AttackSetting:
         runs: The attackers.
         skipped: Attacks that do not apply, and why.
         captured: Functions that read what a real server saw of each client; None: clients train.
+        captured_rounds: Functions that read earlier rounds of each captured client.
         load_server: Puts a captured round's weights into ``model``; None: they are there.
         notes: What a reader of the findings should know.
         left_out: Attacks that are tried only by request: why, and how to ask for them.
@@ -75,6 +77,7 @@ class AttackSetting:
     runs: tuple[AttackRun, ...]
     skipped: tuple[Skipped, ...] = ()
     captured: tuple[Callable[[], Update], ...] | None = None
+    captured_rounds: tuple[Callable[[], tuple[SeenRound, ...]], ...] = ()
     load_server: Callable[[], Server] | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -248,6 +251,12 @@ def find_incompatibilities(
         for name, parameter in server.sent.named_parameters()
         if name in shared
     }
+    if stage.lr is not None or stage.captured is not None:  # buffers come with weights
+        zeros |= {
+            name: torch.zeros_like(buffer)
+            for name, buffer in server.sent.named_buffers()
+            if name.rpartition(".")[2] in RUNNING_STATISTICS
+        }
     count = stage.images_per_update
     blank = torch.zeros(1, *resolved.data.shape).expand(count, -1, -1, -1)
     knowledge = resolved.build_knowledge(

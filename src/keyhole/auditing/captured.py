@@ -20,6 +20,7 @@ from keyhole.auditing.captured_clients import (
     is_index,
 )
 from keyhole.auditing.captured_model import CapturedModel
+from keyhole.auditing.captured_rounds import choose_earlier, read_earlier_rounds
 from keyhole.auditing.captured_training import CapturedTraining, is_known_exactly
 from keyhole.auditing.client_normalisation import normalise_as_captured
 from keyhole.auditing.plan import AUTO, Stage
@@ -69,6 +70,7 @@ def build_captured_settings(
         model=model,
         owners=read_truth(capture, stage, len(data), notes),
         seed=seed,
+        rounds=capture.rounds,
     )
     settings = [
         setting
@@ -144,6 +146,8 @@ class CapturedRun:
     model: CapturedModel
     owners: Owners
     seed: int
+    rounds: Sequence[CapturedRound] = ()
+    """All captured rounds."""
 
     def build_settings(
         self, captured_round: CapturedRound, notes: list[str]
@@ -198,11 +202,16 @@ class CapturedRun:
         )
         setting = build_setting(resolved, training.defense, resolved.attacks, model)
         digest = digest_of(model.state_dict())
+        honest = self.model.alteration is None
+        earlier = choose_earlier(self.rounds, captured_round.number, group) if honest else ()
         return dataclasses.replace(
             setting,
             server=None,
             load_server=partial(self.model.open_server, captured_round, digest),
             captured=tuple(client.read for client in group),
+            captured_rounds=tuple(
+                partial(read_earlier_rounds, client, earlier, self.stage) for client in group
+            ),
             notes=(*setting.notes, *training.notes, *left_out),
             left_out=left_out,
         )

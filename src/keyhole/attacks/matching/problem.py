@@ -11,6 +11,11 @@ from itertools import chain, combinations, islice
 import torch
 from torch import Tensor, nn
 
+from keyhole.attacks.matching.uploaded_statistics import (
+    NormLayer,
+    drop_statistics,
+    find_shared_norms,
+)
 from keyhole.defenses.noise_model import Noise
 from keyhole.federation.training import cut_batches
 from keyhole.models.dropout_sites import DropoutMode, Site, SiteFinder
@@ -39,6 +44,7 @@ class MatchingProblem:
         trained: The parameters that clients train; None: all.
         noise: The noise that a known defense declares in the first victim's update, by parameter.
         reported: The parameters that the first victim's update has; None: all.
+        norms: The BatchNorms whose batch statistics the first victim's update tells.
     """
 
     model: nn.Module
@@ -50,6 +56,7 @@ class MatchingProblem:
     reported: frozenset[str] | None = None
     optimiser: LocalOptimiser = PLAIN_SGD
     trained: frozenset[str] | None = None
+    norms: tuple[NormLayer, ...] = ()
 
     @classmethod
     def from_observation(cls, observation: Observation) -> MatchingProblem:
@@ -62,7 +69,6 @@ class MatchingProblem:
             noise = knowledge.defense.noise_model(update, observation.model)
         model = set_mode(model, knowledge.client_mode).requires_grad_(False)
         local = min(update.batch_size, knowledge.batch_size)
-        reported = frozenset(update.change)
         return cls(
             model,
             knowledge,
@@ -70,9 +76,10 @@ class MatchingProblem:
             update.lr,
             local,
             noise,
-            reported,
+            frozenset(update.change),
             knowledge.optimiser or PLAIN_SGD,
             knowledge.trained,
+            find_shared_norms(model, update, knowledge, local),
         )
 
     @property
@@ -157,6 +164,8 @@ def enumerate_label_orders(labels: Sequence[int], batch: int) -> list[tuple[int,
 def take_as_one_step(observation: Observation) -> Observation:
     """Returns the same update, taken for one step on all the client's images.
 
+    Batch statistics are left out, because those of several steps are no single batch's.
+
     Args:
         observation: What the server observed of a client of several steps.
     """
@@ -164,6 +173,7 @@ def take_as_one_step(observation: Observation) -> Observation:
     optimiser = knowledge.optimiser or PLAIN_SGD
     one = replace(
         update,
+        change=drop_statistics(observation.model, update.change),
         steps=1,
         lr=update.lr * optimiser.count_gradients(update.steps),
         batch_size=knowledge.batch_size,

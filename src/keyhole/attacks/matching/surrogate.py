@@ -106,6 +106,7 @@ class SurrogateInversion(InvertingGradients):
     summary: ClassVar[str] = "matches many local steps at one model between start and end"
     paper: ClassVar[str] = "Zhu, Yao and Blaschko 2023 (SME)"
     needs: ClassVar[str] = "the labels; weights that a client trained for any number of steps"
+    combines_rounds: ClassVar[bool] = False
     uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE})
 
     def build_parts(self, problem: MatchingProblem) -> MatchingParts:
