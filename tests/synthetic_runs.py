@@ -38,8 +38,8 @@ def make_finding(
 ) -> Finding:
     """A finding of which this share of images was read, chosen by chance."""
     name, parameters = defense
-    identity = dict(model=model, data=data, defense=str(defense), attack=attack, attacker=attacker)
-    key = build_key({**identity, "malicious": malicious})
+    named = {"model": model, "data": data, "defense": str(defense), "attack": attack}
+    key = build_key({**named, "attacker": attacker, "malicious": malicious})
     draw = generator(0, "synthetic", key)
     clear = torch.rand(victims, generator=draw)
     was_read = (clear.argsort().argsort() >= round((1 - read) * victims)).double()

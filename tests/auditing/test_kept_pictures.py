@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
@@ -18,10 +16,9 @@ CLEAR = {31: 0.99, 12: 0.95, 3: 0.9}
 
 
 @pytest.fixture
-def little_room(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def little_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Room for no more than the first and as many others."""
     monkeypatch.setattr(kept_pictures, "ROOM", 0)
-    yield
 
 
 def accumulate(victims: range) -> SettingAccumulator:

@@ -3,7 +3,6 @@ import re
 import pytest
 
 from browsers import launch_browser, needs_chromium, open_file
-
 from keyhole.auditing import MembershipPlan, Plan, Stage, infer_membership, run_plan
 from keyhole.report import membership_page, write
 

@@ -28,7 +28,11 @@ def check_pictures(pictures: Mapping[str, Tensor]) -> None:
             fits = fits and tensor.numel() > 0
         if not fits:
             raise ValueError(f"{shorten(name)} holds no pictures")
-    pairs = [("seen", "truth"), ("seen", PLACES), *((name, f"{name}.at") for name in pictures if is_film(name))]
+    pairs = [
+        ("seen", "truth"),
+        ("seen", PLACES),
+        *((name, f"{name}.at") for name in pictures if is_film(name)),
+    ]
     for one, other in pairs:
         if one in pictures and other in pictures and len(pictures[one]) != len(pictures[other]):
             raise ValueError(f"{one} and {other} differ in length")

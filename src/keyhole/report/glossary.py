@@ -92,7 +92,9 @@ TERMS = (
         "How different two images look to a network trained on photos. More is seen where it is "
         "low.",
     ),
-    Term("fft2d", "FFT2D", "Distance of two images in Fourier space. More is seen where it is low."),
+    Term(
+        "fft2d", "FFT2D", "Distance of two images in Fourier space. More is seen where it is low."
+    ),
     Term(
         "reid",
         "Re-ID",

@@ -161,4 +161,6 @@ def interleave(rows: Iterable[Sequence[Any]]) -> list[tuple[int, int]]:
     [(0, 0), (1, 0), (0, 1)]
     """
     sizes = [len(row) for row in rows]
-    return [(row, at) for at in range(max(sizes, default=0)) for row, n in enumerate(sizes) if at < n]
+    return [
+        (row, at) for at in range(max(sizes, default=0)) for row, n in enumerate(sizes) if at < n
+    ]

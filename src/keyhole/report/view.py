@@ -192,7 +192,7 @@ def find_undefended(section: Section, attack: str) -> Finding | None:
     )
 
 
-def pair_pictures(pictures: dict[str, Tensor]) -> list[tuple[Tensor | None, Tensor]]:
+def pair_pictures(pictures: Mapping[str, Tensor]) -> list[tuple[Tensor | None, Tensor]]:
     """Pairs each original, if it is known, with what was seen of it, uint8 ``[C, H, W]`` each."""
     if "seen" not in pictures:
         return []
