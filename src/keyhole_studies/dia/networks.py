@@ -20,7 +20,7 @@ def tanh_lenet(*, classes: int, channels: int, image_size: Size) -> nn.Module:
 
 
 def stock_resnet18(*, classes: int, channels: int, image_size: Size) -> nn.Module:
-    """torchvision's ResNet-18 as it is: 7x7 stem of stride 2, max-pooling; dropout before the head."""
+    """torchvision's ResNet-18: 7x7 stem of stride 2, max-pooling; dropout before the head."""
     model = build_alike("torchvision:resnet18", classes, 3, image_size)
     if channels != 3:
         model.conv1 = nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False)

@@ -8,7 +8,7 @@ A table or a paragraph stands between two comments, the first of which names its
 
 A figure within a sentence carries its expression:
 
-    AUC <!-- = result("csvar/membership-none").trials[0].inferences[0].auc | score -->.832<!-- end -->
+    AUC <!-- = result("csvar/overfitting").trials[0].inferences[0].auc | score -->.523<!-- end -->
 """
 
 from __future__ import annotations
