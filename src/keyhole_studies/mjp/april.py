@@ -33,11 +33,15 @@ from keyhole.seeds import derive, generator
 from keyhole.threat import Knowledge, Server
 from keyhole.update import Update
 from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.comparisons import Comparison
+from keyhole_studies.coverage import count_gap
 from keyhole_studies.mjp.experiments import TrainingExperiment
 
 GAMMA = 0.9
 DEIT_S = "timm:deit_small_patch16_224"
 SETTINGS = ("a", "b", "c", "d")
+SCORES = ("mse", "fft2d", "psnr", "ssim", "lpips")
+"""The columns of the table."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,21 @@ class AprilExperiment(Experiment):
                 model.to(device), data, chosen[:count].tolist(), context.data_dir
             )
         return {"piece": self.name, "images": count, "data": source, "rows": rows}
+
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Fewer images than asked for."""
+        return count_gap(
+            known["images"], int(context.changes.get("victims") or self.images), "images"
+        )
+
+    def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
+        """PSNR and SSIM of Table 5, where its networks are under attack."""
+        for row, values in study.published["table-5"].items():
+            setting, _, network = row.partition(" ")
+            found = known["rows"].get(network, {}).get(setting)
+            if found is not None:
+                yield Comparison(row, "psnr", found["psnr"], values[SCORES.index("psnr")])
+                yield Comparison(row, "ssim", found["ssim"], values[SCORES.index("ssim")])
 
     def load_networks(self, study: Study, runs: Path) -> Iterator[tuple[str, nn.Module]]:
         """The networks under attack, by name."""

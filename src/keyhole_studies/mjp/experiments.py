@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +17,8 @@ from keyhole.errors import BadValue
 from keyhole.models import Jigsaw, load_weights
 from keyhole_studies.audits import AuditExperiment
 from keyhole_studies.base import Experiment, Study, StudyContext, name_device
+from keyhole_studies.comparisons import Comparison
+from keyhole_studies.coverage import count_gap, settings_gap
 from keyhole_studies.mjp.evaluation import evaluate_network, evaluate_positions, evaluate_robustness
 from keyhole_studies.mjp.networks import build_network
 from keyhole_studies.resident_data import ResidentData, load_resident_data, measure_accuracy
@@ -64,6 +67,24 @@ class TrainingExperiment(Experiment):
             "robustness": robustness,
             "device": name_device(device),
         }
+
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Another training, or robustness on fewer images than asked for."""
+        gap = settings_gap(known["training"]["recipe"], asdict(self.settings), "training")
+        defense = "none" if self.defense == "none" else str(self.parse_defense())
+        gap = gap or settings_gap({"defense": known["defense"]}, {"defense": defense})
+        robustness = known.get("robustness") or {"images": 0}
+        return gap or count_gap(robustness["images"], self.corrupted, "corrupted images")
+
+    def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
+        """Top-1 accuracy and consistency."""
+        for table in ("table-1", "table-2", "table-3"):
+            paper = study.published[table].get(self.name)
+            if paper is not None:
+                found = known["evaluation"]
+                yield Comparison("top-1", "points", 100 * found["accuracy"], paper[0])
+                yield Comparison("consistency", "points", 100 * found["consistency"], paper[-1])
+                return
 
     def train(self, study: Study, context: StudyContext) -> tuple[nn.Module, dict[str, Any]]:
         """Trains the network and writes its weights; returns it, and how the training went."""
