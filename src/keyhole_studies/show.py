@@ -20,7 +20,7 @@ WIDTHS = (22, 12, *(7 for _ in HEAD[2:]))
 
 
 def make_result_rows(study: Study, results: Path) -> list[dict[str, Any]]:
-    """One row per attack of the experiments that were run, and per figure of the paper of the others."""
+    """One row per attack, whether its experiment was run or not."""
     rows = []
     for experiment in study.experiments:
         result = read_result(results, experiment.name)

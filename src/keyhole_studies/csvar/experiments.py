@@ -26,6 +26,8 @@ class AccuracyExperiment(Experiment):
         network_name: What the paper calls it.
         settings: How clients and server train.
         defense: What clients do to their images.
+        image_size: Images are scaled to it before that; None: they keep their size.
+        seed: In place of the study's.
     """
 
     data: str
@@ -34,25 +36,29 @@ class AccuracyExperiment(Experiment):
     network_name: str
     settings: FedSgdSettings
     defense: str
+    image_size: int | None = None
+    seed: int | None = None
 
     def measure(self, study: Study, context: StudyContext) -> dict[str, Any]:
         device = find_device(context.device)
+        seed = study.seed if self.seed is None else self.seed
         context.progress.show(f"{self.name}: {self.settings.rounds} rounds of ten clients")
         _, facts = train_clients(
             self.data,
             self.network,
             DEFENSES.parse(self.defense),
             self.settings,
-            seed=study.seed,
+            seed=seed,
             device=device,
             data_dir=context.data_dir,
+            image_size=self.image_size,
         )
         return {
             "piece": self.name,
             "network": self.network,
             "data": self.data,
             "defense": self.defense,
-            "seed": study.seed,
+            "seed": seed,
             "device": name_device(device),
             **facts,
         }
@@ -64,11 +70,14 @@ class AccuracyExperiment(Experiment):
 
     def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
         """Accuracy on clean test images."""
-        for paper in study.published["table-1"].get(self.name, ()):
+        table = study.published["table-1"].get(self.name)
+        paper = self.paper.get("accuracy") if table is None else table[0]
+        if paper is not None:
             yield Comparison("accuracy", "points", 100 * known["accuracy"], paper)
 
     def describe(self) -> dict[str, Any]:
         what = f"{self.network_name} on {self.data_name}"
+        what += "" if self.image_size is None else f" at {self.image_size} px"
         return {"does": f"trains {what} for {self.settings.rounds} rounds under {self.defense}"}
 
 
