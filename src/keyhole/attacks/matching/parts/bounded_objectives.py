@@ -57,10 +57,11 @@ class BoundedCosine(Objective):
 
     The sum is over all values; d_j of one that is known is its error. Near the images the sum over
     the known ones is ``2 (1 - cos)``: divided so, the distance is as long as the cosine alone, and
-    priors weigh as they do there. Without any bounds only the cosine counts. Where no value is known, as of quantised gradients and signs, the distance is the
-    mean over the parameters p of ``1 - cos(s G_p, B_p)``. B is the gradient between the bounds that
-    is nearest to s G, and s fits all values shown. Parameters count alike, or the last layers alone
-    would: bounds are wide, so that the large gradients of the last layers meet theirs soon.
+    priors weigh as they do there. Without any bounds only the cosine counts. Where no value is
+    known, as of quantised gradients and signs, the distance is the mean over the parameters p of
+    ``1 - cos(s G_p, B_p)``. B is the gradient between the bounds that is nearest to s G, and s fits
+    all values shown. Parameters count alike, or the last layers alone would: bounds are wide, so
+    that the large gradients of the last layers meet theirs soon.
 
     Args:
         weights: Weights of single parameters by name. Others count 1; 0 leaves a parameter out.
