@@ -20,9 +20,7 @@ from typing import Any
 import click
 
 from keyhole.auditing import Plan, Stage, result_schema
-from keyhole.cli.app import make_app
-from keyhole.cli.command import restore_argument_help
-from keyhole.cli.lazy_command import LazyCommand
+from keyhole.cli import load_commands
 from keyhole.report.details import describe_entry, list_entries
 from keyhole.settings import Settings
 
@@ -52,11 +50,6 @@ def escaped_prose(text: str) -> str:
     return "`".join(part if i % 2 else escaped(part) for i, part in enumerate(parts))
 
 
-def loaded(command: click.Command) -> click.Command:
-    """The command itself, where the group has a name for it only."""
-    return command.load() if isinstance(command, LazyCommand) else command
-
-
 def describe_parameter(parameter: click.Parameter, context: click.Context) -> Iterator[str]:
     """The term and the text of one argument or option; nothing of a hidden one."""
     record = parameter.get_help_record(context)
@@ -70,7 +63,6 @@ def describe_parameter(parameter: click.Parameter, context: click.Context) -> It
 
 def describe_command(name: str, command: click.Command) -> Iterator[str]:
     """The section of one command: what it does, how it is called, what it takes."""
-    restore_argument_help(command)
     context = click.Context(command, info_name=f"keyhole {name}")
     yield f"## keyhole {name}"
     yield ""
@@ -85,10 +77,8 @@ def describe_command(name: str, command: click.Command) -> Iterator[str]:
 
 def describe_commands() -> str:
     """The sections of all commands, those of installed packages too."""
-    group = make_app()
-    assert isinstance(group, click.Group)
-    named = [(name, loaded(command)) for name, command in group.commands.items()]
-    return "\n".join(line for each in named for line in describe_command(*each))
+    commands = load_commands().items()
+    return "\n".join(line for each in commands for line in describe_command(*each))
 
 
 def describe_fields(settings: type[Settings]) -> str:
