@@ -49,8 +49,8 @@ def observe_client(setting: AttackSetting, victim: int) -> ObservedClient:
     if setting.captured is not None:
         update = setting.captured[victim]()
         knowledge = setting.build_knowledge(setting.runs[0], labels)
-        earlier = setting.captured_rounds[victim]() if setting.captured_rounds else ()
-        seen = setting.server.receive(update, knowledge, client=victim, rounds=earlier)
+        rounds = setting.captured_rounds[victim]() if setting.captured_rounds else ()
+        seen = setting.server.receive(update, knowledge, client=victim, rounds=rounds)
         return ObservedClient(victim, seen, checks=_check_captured(setting, update))
     sent = (_train_client if setting.resolved.stage.aggregate == 1 else _train_group)(
         setting, victim

@@ -127,7 +127,8 @@ def estimate_rounding(observation: Observation, layer: TokenLayer, rows: Tensor)
     size = float(rows.square().mean().sqrt())
     if observation.update.lr != 1.0 or observation.update.steps > 1:
         size = max(size, float(weight.double().square().mean().sqrt()))
-    return float(torch.finfo(own.dtype).eps) * size * rows.shape[1] ** 0.5 / 2
+    rounding: float = torch.finfo(own.dtype).eps * size * rows.shape[1] ** 0.5 / 2
+    return rounding
 
 
 def find_span(rows: Tensor, tokens: int) -> tuple[Tensor, Tensor]:

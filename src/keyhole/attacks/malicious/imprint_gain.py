@@ -61,7 +61,7 @@ def set_trial_mode(model: nn.Module, batch_size: int) -> nn.Module:
 
 
 def measure_slope(model: nn.Module, block: ImprintBlock, public: PublicKnowledge) -> float:
-    """The gradient of one row's bias that 95% of the public images exceed; 0 where it is not finite.
+    """The gradient of one row's bias that 95% of public images exceed; 0 where it is not finite.
 
     Args:
         model: The network behind the block.
