@@ -67,7 +67,8 @@ def test_without_any_measurement_the_command_for_one_is_named(result: AuditResul
     words = shlex.split(advice.command)
     assert words[:6] == ["keyhole", "frontier", "--model", "mlp", "--data", "digits"]
     assert any(advice.command in line for line in advice.lines)
-    assert "Do not rely on none, gaussian(sigma=1e-06): broken in this audit." in advice.lines
+    assert "Do not share updates without a defense: broken in this audit." in advice.lines
+    assert "Do not rely on gaussian(sigma=1e-06): broken in this audit." in advice.lines
     assert PROMISE not in advice.lines
 
 
