@@ -60,7 +60,9 @@ def measure_studies(results: Path, dates: Mapping[Path, str]) -> Iterator[Measur
     for name in STUDIES:
         for experiment in load_study(name).experiments:
             found = read_result(results / name, experiment.name)
-            if isinstance(experiment, AuditExperiment) and found is not None:
+            if not isinstance(experiment, AuditExperiment) or found is None:
+                continue
+            if found["rows"]:  # else the defense does not fit the model
                 path = results / name / f"{experiment.name}.json"
                 yield from measure_cell(experiment, found, path, dates, results)
 
