@@ -48,6 +48,7 @@ class LoraSpan(Attack):
     summary: ClassVar[str] = "reads patches in the span of the first block's LoRA updates"
     paper: ClassVar[str] = "Keyhole"
     needs: ClassVar[str] = "LoRA in a ViT's first block; one image per client, over several rounds"
+    most_rounds: ClassVar[int] = 1000
 
     def incompatibilities(self, observation: Observation) -> list[str]:
         knowledge = observation.knowledge
