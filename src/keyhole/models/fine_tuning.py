@@ -127,13 +127,13 @@ class Lora(FineTuning):
         head = require_head(model) if self.head else None
         config = LoraConfig(
             r=self.r,
-            lora_alpha=self.alpha or self.r,  # type: ignore[arg-type]
+            lora_alpha=self.alpha or self.r,
             target_modules=self.find_targets(model),
             exclude_modules=None if head is None else [head],
         )
         try:
             with seeded_globally(derive(self.seed, "lora")):
-                changed = inject_adapter_in_model(config, copy.deepcopy(model))
+                changed: nn.Module = inject_adapter_in_model(config, copy.deepcopy(model))
         except (ValueError, RuntimeError, NotImplementedError) as error:
             raise DoesNotFit(f"share {self}: {one_line(error)}") from None
         changed.requires_grad_(False)
