@@ -194,7 +194,8 @@ def show_to_attacker(client: ObservedClient, setting: AttackSetting, run: Attack
     """The observation of a client with what this attacker knows."""
     labels = setting.resolved.labels_of(client.victim)
     knowledge = setting.build_knowledge(run, labels, client.masks, client.intercepted)
-    return undo_first_step(replace(client.observation, knowledge=knowledge))
+    shown = client.observation.rounds[-run.attack.most_rounds :]
+    return undo_first_step(replace(client.observation, knowledge=knowledge, rounds=shown))
 
 
 def reconstruct_all(
