@@ -1,6 +1,7 @@
 """Gradient matching: one engine with parts, and named attacks as rows of parts."""
 
 from keyhole.attacks.matching.attack import Matching
+from keyhole.attacks.matching.epoch_matching import EpochMatching
 from keyhole.attacks.matching.inverting_gradients import (
     DiaRead,
     DropoutInversion,
@@ -24,6 +25,7 @@ __all__ = [
     "DeepLeakage",
     "DiaRead",
     "DropoutInversion",
+    "EpochMatching",
     "GradInversion",
     "GradViT",
     "ImprovedDeepLeakage",

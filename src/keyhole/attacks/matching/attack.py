@@ -26,7 +26,7 @@ from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.priors import UploadedStatistics
 from keyhole.attacks.matching.parts.unknowns import SoftLabels
 from keyhole.attacks.matching.precision import Precision, use_precision
-from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.problem import MatchingProblem, simplify_steps
 from keyhole.attacks.matching.uploaded_statistics import StatisticsUse
 from keyhole.attacks.matching.victim_group import VictimGroup
 from keyhole.attacks.noise import find_misleading_values, merge_updates
@@ -101,6 +101,23 @@ class Matching(Attack):
         Args:
             problem: The model and what its victims have in common.
         """
+
+    def prepare(self, observation: Observation) -> Observation:
+        """Returns the observation as this attack can use it: local steps that are too many, or
+        whose images nobody knows, are taken for one large step.
+
+        Args:
+            observation: What the server observed of the victim.
+        """
+        return simplify_steps(observation, self.trials)
+
+    def build_problem(self, observation: Observation) -> MatchingProblem:
+        """Returns what all victims have in common, given the first of them.
+
+        Args:
+            observation: What the server observed of the first victim.
+        """
+        return MatchingProblem.from_observation(observation)
 
     def build_all_parts(self, problem: MatchingProblem) -> MatchingParts:
         """Returns the parts, with labels and masks among the unknowns if they are sought.
