@@ -2,6 +2,7 @@
 
 from keyhole.attacks.matching.attack import Matching
 from keyhole.attacks.matching.epoch_matching import EpochMatching
+from keyhole.attacks.matching.grad_inversion import GradInversion
 from keyhole.attacks.matching.inverting_gradients import (
     DiaRead,
     DropoutInversion,
@@ -12,7 +13,6 @@ from keyhole.attacks.matching.inverting_gradients import (
 from keyhole.attacks.matching.precision import use_precision
 from keyhole.attacks.matching.presets import (
     DeepLeakage,
-    GradInversion,
     GradViT,
     ImprovedDeepLeakage,
     IterativeApril,

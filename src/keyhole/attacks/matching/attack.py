@@ -37,7 +37,7 @@ from keyhole.threat import Observation
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-LabelSource = Literal["given", "inferred", "sought"]
+LabelSource = Literal["given", "inferred", "counted", "sought"]
 MaskSource = Literal["ignored", "given", "sought", "read"]
 
 
@@ -51,8 +51,9 @@ class Matching(Attack):
     Args:
         iterations: The most iterations for each victim.
         lr: Learning rate.
-        labels: Whether the labels are ``given``, ``inferred`` from the last layer's gradient, or
-            ``sought`` together with the images.
+        labels: Whether the labels are ``given``, ``inferred`` from the last layer's gradient,
+            ``counted`` from it class by class (iLRG), which is right more often where a batch has a
+            class twice, or ``sought`` together with the images.
         masks: Whether the client's dropout is ``ignored``, or its masks are ``given``, ``sought``
             together with the images, or ``read`` from the update where it shows them and sought
             elsewhere.
@@ -146,7 +147,7 @@ class Matching(Attack):
 
     def incompatibilities(self, observation: Observation) -> list[str]:
         reasons = []
-        if self.labels == "inferred":
+        if self.labels in ("inferred", "counted"):
             reasons += LabelInference().incompatibilities(observation)
         if self.labels == "given" and observation.knowledge.labels is None:
             reasons.append("it must be given the labels, but was not")

@@ -211,7 +211,9 @@ class VictimGroup:
         if self.attack.labels == "given":
             known = observation.knowledge.labels
         else:
-            known = LabelInference().reconstruct(observation).labels
+            counted = self.attack.labels == "counted"
+            inference = LabelInference(softmax="classwise" if counted else "random")
+            known = inference.reconstruct(observation).labels
         assert known is not None
         if self.problem.label_orders_matter and self.attack.trials > 1:
             orders = enumerate_label_orders(known.tolist(), self.problem.local_batch)
