@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from captures import change_json
-from keyhole.auditing.captured_membership import infer_captured_membership
+from keyhole.auditing import AuditResult, Stage, captured_membership
+from keyhole.auditing.captured_membership import ask_within_audit, infer_captured_membership
 from keyhole.errors import KeyholeError
 from keyhole.federation import TrainingPlan, train
 
@@ -92,3 +94,39 @@ def test_attacks_that_train_models_cannot_use_updates(seen: Path) -> None:
 def test_another_model_is_refused_in_one_line(seen: Path) -> None:
     with pytest.raises(KeyholeError, match="nothing in"):
         infer_captured_membership(seen, model="lenet", data="digits")
+
+
+def test_an_audit_of_the_folder_has_it_as_a_row(
+    seen: Path, keyhole: Keyhole, tmp_path: Path
+) -> None:
+    options = ("--captured", str(seen), "--model", "mlp", "--data", "digits", "--victims", "1")
+    named = ("--attack", "linear", "--out", str(tmp_path / "run"))
+    code, out, _ = keyhole("audit", *options, *named, "--json")
+    assert code == 0
+    rows = {each["attack"]: each["auc"] for each in json.loads(out)["membership"]["attacks"]}
+    assert rows["fedmia"] > rows["loss"]
+    again = AuditResult.load(tmp_path / "run")
+    assert again.membership == infer(seen)
+    assert "<h2>Who was in it</h2>" in (tmp_path / "run" / "report.html").read_text()
+    code, out, _ = keyhole("report", str(tmp_path / "run"))
+    assert code == 0
+    assert "membership by fedmia: AUC 0." in out
+
+
+def test_an_audit_leaves_it_out_where_it_would_take_long(
+    seen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured_membership, "MOST_WORK", 10)
+    stage = Stage(model="mlp", data="digits", captured=seen)
+    place = torch.device("cpu")
+    found, notes = ask_within_audit(stage, data_dir=None, device=place, seed=0)
+    assert found is None
+    assert "keyhole membership --captured" in notes[0]
+
+
+def test_a_changed_result_is_refused_in_one_line(seen: Path) -> None:
+    values = infer(seen).to_json()
+    values["attacks"][0]["auc"] = "high"
+    whole = {"findings": [], "membership": values}
+    with pytest.raises(KeyholeError, match="its membership is not as an audit writes it"):
+        AuditResult.from_json(whole)

@@ -8,6 +8,10 @@ from typing import TYPE_CHECKING
 from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
+    from keyhole.auditing.captured_membership import (
+        CapturedMembership,
+        infer_captured_membership,
+    )
     from keyhole.auditing.comparison import Comparison, compare_results
     from keyhole.auditing.empirical_epsilon import EpsilonResult, audit_epsilon
     from keyhole.auditing.epsilon_plan import EpsilonPlan
@@ -39,6 +43,7 @@ __all__ = [
     "MALICIOUS",
     "SCHEMA_VERSION",
     "AuditResult",
+    "CapturedMembership",
     "Comparison",
     "EpsilonPlan",
     "EpsilonResult",
@@ -63,6 +68,7 @@ __all__ = [
     "compare_results",
     "expand_plan",
     "incoming_mod",
+    "infer_captured_membership",
     "infer_membership",
     "load_result",
     "malicious",

@@ -14,6 +14,7 @@ from torch import nn
 from keyhole.attacks import Checkpointer, Reconstruction
 from keyhole.auditing.accumulator import SettingAccumulator
 from keyhole.auditing.attack_setting import AttackRun, AttackSetting
+from keyhole.auditing.captured_inference import CapturedMembership
 from keyhole.auditing.client_normalisation import attack_by_best_fit
 from keyhole.auditing.explanations import draw_heat_maps
 from keyhole.auditing.finding import Finding
@@ -57,6 +58,7 @@ def run_settings(
     *,
     data_dir: str | None = None,
     notes: Sequence[str] = (),
+    membership: CapturedMembership | None = None,
 ) -> AuditResult:
     """Runs every setting that the run folder does not know yet, and judges the defenses."""
     store = context.store
@@ -79,7 +81,7 @@ def run_settings(
     skipped = tuple(s for setting in settings for s in setting.skipped)
     verdicts = tuple(judge_findings(findings, skipped))
     today = datetime.now(UTC).date().isoformat()
-    result = AuditResult(tuple(findings), verdicts, skipped, store, tuple(notes), today)
+    result = AuditResult(tuple(findings), verdicts, skipped, store, tuple(notes), today, membership)
     if store is not None:
         store.write_summary(result.to_json())
     return result

@@ -20,6 +20,7 @@ from keyhole.frontier.result import FrontierResult
 from keyhole.report import view
 from keyhole.report.drawing import LARGE
 from keyhole.report.figures import encode_picture, plot_losses, plot_sweep
+from keyhole.report.regime_view import describe_maps
 from keyhole.report.shell import fill_template
 from keyhole.report.sweep_view import INTERVALS, describe_tables
 
@@ -55,6 +56,7 @@ def render(
         chips=view.CHIPS,
         skipped=view.list_skipped(result.skipped),
         notes=result.notes,
+        membership=result.membership,
         versions=result.findings[0].versions if result.findings else {},
         device=result.findings[0].recipe.get("device", "") if result.findings else "",
         read_ssim=READ_SSIM,
@@ -88,6 +90,7 @@ def _describe_section(section: Section, store: Store | None) -> dict[str, Any]:
                 view.read_heat_maps(section, store) if store is not None else {}
             ).items()
         },
+        "maps": describe_maps(section),
         "notes": list(dict.fromkeys(note for f in section.findings for note in f.notes)),
         "verdicts": [
             {

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-STYLES = ("page.css", "print.css")
+STYLES = ("page.css", "print.css", "regimes.css")
 SCRIPT = "page.js"
 
 
