@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from captures import change_json
-from keyhole.auditing import AuditResult, Stage, captured_membership
+from keyhole.auditing import AuditResult, Plan, Stage, captured_membership, run_plan
 from keyhole.auditing.captured_membership import ask_within_audit, infer_captured_membership
 from keyhole.errors import KeyholeError
 from keyhole.federation import TrainingPlan, train
+from scripts import ROOT
 
 Keyhole = Callable[..., tuple[int, str, str]]
 OPTIONS: dict[str, Any] = {
@@ -130,3 +131,26 @@ def test_a_changed_result_is_refused_in_one_line(seen: Path) -> None:
     whole = {"findings": [], "membership": values}
     with pytest.raises(KeyholeError, match="its membership is not as an audit writes it"):
         AuditResult.from_json(whole)
+
+
+def test_an_unknown_optimiser_and_updates_without_buffers_stop_nobody(
+    seen: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(seen, tmp_path / "cap")
+    for manifest in (tmp_path / "cap").glob("round-*/manifest.json"):
+        change_json(manifest, lambda found: found["config"].update(optimiser="lion"))
+    stage = Stage(model="mlp", data="digits", captured=tmp_path / "cap", attacks=("linear",))
+    result = run_plan(Plan(stage=(stage.model_copy(update={"victims": 1}),)))
+    assert result.membership is not None
+    assert {each.attack for each in result.membership.attacks} == {"fedmia", "cosine", "loss"}
+    notes = [note for finding in result.findings for note in finding.notes]
+    assert any("trained by lion" in note for note in notes)
+
+
+@pytest.mark.parametrize("name", ["keyhole", "flower"])
+def test_of_the_committed_runs_fedmia_tells_more_than_the_final_models_loss(name: str) -> None:
+    values = json.loads((ROOT / "results" / "membership" / f"{name}.json").read_text())
+    areas = {each["attack"]: each for each in values["attacks"]}
+    assert areas["fedmia"]["auc_low"] > areas["loss"]["auc_high"]
+    shown = f"{areas['fedmia']['auc']:.3f}".removeprefix("0")
+    assert shown in (ROOT / "docs" / "federation.md").read_text()
