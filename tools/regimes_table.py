@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.atomic import write_text
-from keyhole.auditing.audit_regime import FRESH
-from keyhole.auditing.regime_map import MappedRegime
+from keyhole.auditing import MappedRegime
 from keyhole_studies import load_study
 from keyhole_studies.base import Study
 from keyhole_studies.regimes.points import Point, collect_points
@@ -58,7 +57,7 @@ def map_one(study: Study, point: Point, result: Mapping[str, Any]) -> MappedRegi
         model=result["model"],
         network=study.labels["network"][network],
         norm=result["norm"],
-        weights=FRESH if weights == FRESH else study.labels["weights"][weights],
+        weights=study.labels["weights"][weights],
         batch=batch,
         local=local,
         server=server,

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.membership_result import MembershipResult
     from keyhole.auditing.own_gradient import attack_gradient
     from keyhole.auditing.plan import Plan, Stage, read_plan, tour
+    from keyhole.auditing.regime_map import MappedRegime
     from keyhole.auditing.results import AuditResult, load_result
     from keyhole.auditing.store import Store
     from keyhole.auditing.sweep import Sweep, expand_plan, read_sweep
@@ -51,6 +52,7 @@ __all__ = [
     "GradientAttackResult",
     "IncomingCheck",
     "MaliciousVerdict",
+    "MappedRegime",
     "Measurement",
     "MembershipPlan",
     "MembershipResult",

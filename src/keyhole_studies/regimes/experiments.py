@@ -16,7 +16,7 @@ from keyhole.data import ImageSet, load
 from keyhole.device import find_device
 from keyhole.errors import DoesNotFit, KeyholeError
 from keyhole.federation import LocalTraining
-from keyhole.models.modes import default_mode, has_batch_norm
+from keyhole.models import default_mode, has_batch_norm
 from keyhole_studies.audits import make_rows
 from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.regimes.uploads import Round
