@@ -21,7 +21,7 @@ from keyhole.atomic import write_text
 from keyhole.errors import BadValue
 from keyhole_studies.documents.templates import Templates
 
-BLOCK = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 FIGURE = re.compile(r"(<!-- = (.+?) -->)([^<\n]*)(<!-- end -->)")
 BEGINNINGS = re.compile(r"<!-- (?:results: |= )")
 
@@ -56,7 +56,7 @@ def fill_page(text: str, templates: Templates, name: str) -> str:
         name: What errors call the page.
     """
     try:
-        filled, blocks = BLOCK.subn(lambda m: m[1] + templates.fill(m[2]) + m[4], text)
+        filled, blocks = BLOCK.subn(lambda m: m[1] + templates.fill(m[2]) + "\n" + m[4], text)
         filled, figures = FIGURE.subn(lambda m: m[1] + templates.evaluate(m[2]) + m[4], filled)
     except BadValue as error:
         raise BadValue(f"{name}: {error}") from None
