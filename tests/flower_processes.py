@@ -33,7 +33,7 @@ def free_port() -> int:
 
 def wait_for(port: int) -> None:
     """Until somebody listens there."""
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 300
     while time.monotonic() < give_up:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

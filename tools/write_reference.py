@@ -17,9 +17,7 @@ from pathlib import Path
 import click
 
 from keyhole.auditing import Plan, Stage
-from keyhole.cli.app import make_app
-from keyhole.cli.command import restore_argument_help
-from keyhole.cli.lazy_command import LazyCommand
+from keyhole.cli import load_commands
 from keyhole.settings import Settings
 
 
@@ -30,11 +28,6 @@ def escaped(text: str) -> str:
     'a \\\\[b\\\\] \\\\<c\\\\> \\\\*d\\\\* e\\\\_f \\\\| g'
     """
     return re.sub(r"([\\`*_{}\[\]<>#|$~])", r"\\\1", text)
-
-
-def loaded(command: click.Command) -> click.Command:
-    """The command itself, where the group has a name for it only."""
-    return command.load() if isinstance(command, LazyCommand) else command
 
 
 def describe_parameter(parameter: click.Parameter, context: click.Context) -> Iterator[str]:
@@ -50,7 +43,6 @@ def describe_parameter(parameter: click.Parameter, context: click.Context) -> It
 
 def describe_command(name: str, command: click.Command) -> Iterator[str]:
     """The section of one command: what it does, how it is called, what it takes."""
-    restore_argument_help(command)
     context = click.Context(command, info_name=f"keyhole {name}")
     yield f"## keyhole {name}"
     yield ""
@@ -65,10 +57,8 @@ def describe_command(name: str, command: click.Command) -> Iterator[str]:
 
 def describe_commands() -> str:
     """The sections of all commands, those of installed packages too."""
-    group = make_app()
-    assert isinstance(group, click.Group)
-    named = [(name, loaded(command)) for name, command in group.commands.items()]
-    return "\n".join(line for each in named for line in describe_command(*each))
+    commands = load_commands().items()
+    return "\n".join(line for each in commands for line in describe_command(*each))
 
 
 def describe_fields(settings: type[Settings]) -> str:

@@ -23,7 +23,6 @@ __all__ = [
     "Momentum",
     "Names",
     "NamesOrNone",
-    "Optimiser",
     "Positive",
     "Precision",
     "Seed",
@@ -42,7 +41,6 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Momentum = Annotated[float, Field(ge=0, lt=1)]
 Means = Annotated[tuple[float, ...], BeforeValidator(parse_means)]
 Deviations = Annotated[tuple[float, ...], BeforeValidator(parse_deviations)]
-Optimiser = Literal["sgd", "adam"]
 Precision = Literal["float32", "tf32", "bf16"]
 AskedPrecision = Literal["auto", "float32", "tf32", "bf16"]
 ClientMode = Literal["train", "eval", "frozen-norm"]

@@ -167,10 +167,17 @@ def _literals(call: str) -> dict[str, Any]:
     names = [keyword.arg for keyword in parsed.keywords]
     if None in names or len(set(names)) < len(names):
         raise ValueError
-    values = {str(k.arg): ast.literal_eval(k.value) for k in parsed.keywords}
+    values = {str(k.arg): _read_literal(k.value) for k in parsed.keywords}
     for name, value in values.items():
         check_finite(name, value)
     return values
+
+
+def _read_literal(node: ast.expr) -> Any:
+    """Reads a Python literal; true and false may be written as in TOML."""
+    if isinstance(node, ast.Name) and node.id in ("true", "false"):
+        return node.id == "true"
+    return ast.literal_eval(node)
 
 
 def check_finite(name: str, value: object) -> None:

@@ -8,7 +8,7 @@ and detached copies: no autograd graph, no hook, no generator leads back to the 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from keyhole.defenses.base import Defense
 from keyhole.defenses.capabilities import Capability
 from keyhole.models.modes import find_trained_parameters
+from keyhole.optimisers import PLAIN_SGD, LocalOptimiser
 from keyhole.settings import ClientMode
 from keyhole.update import Update, check_type
 
@@ -52,6 +53,10 @@ class Knowledge:
         intercepted: The images as they were seen on their way to the client, one tensor
             ``[n, C, H, W]`` per version; None: none was seen.
         client_mode: Whether the clients' layers drop and use batch statistics (``"train"``).
+        optimiser: How clients turn gradients into steps; None: unknown.
+        orders: In how many ways the client may have divided its images among its local steps; 1:
+            one batch after the other, in the order of ``labels``.
+        trained: The parameters that clients train, whether they report them or not; None: all.
         defense: The clients' defense; None: the attacker does not know it.
         adaptive: Whether the attacker uses what the defense declares; False: it attacks as in
             the paper.
@@ -71,6 +76,9 @@ class Knowledge:
     masks: tuple[Tensor, ...] | None = None
     intercepted: tuple[Tensor, ...] | None = None
     client_mode: ClientMode = "train"
+    optimiser: LocalOptimiser | None = PLAIN_SGD
+    orders: int = 1
+    trained: frozenset[str] | None = None
     defense: Defense | None = None
     adaptive: bool = True
     checkpoint_epoch: int = 0
@@ -137,6 +145,21 @@ class PublicKnowledge:
 
 
 @dataclass(frozen=True)
+class SeenRound:
+    """An earlier round of a client on the same images, with the global weights of that round.
+
+    Args:
+        number: The round's number.
+        weights: The parameters and buffers of the global model that the server sent.
+        update: The update that the client sent back.
+    """
+
+    number: int
+    weights: Mapping[str, Tensor]
+    update: Update
+
+
+@dataclass(frozen=True)
 class Observation:
     """What the server saw of one client: the global model it sent, the update it received.
 
@@ -148,6 +171,7 @@ class Observation:
         knowledge: What else the attacker knows.
         earlier: Other updates of the client, on the same images and from the same model.
         client: The server's number for the client; it seeds an attack's first guesses.
+        rounds: Earlier rounds of the client, on the same images and each from its own global model.
     """
 
     model: nn.Module
@@ -155,6 +179,19 @@ class Observation:
     knowledge: Knowledge
     earlier: tuple[Update, ...] = ()
     client: int = 0
+    rounds: tuple[SeenRound, ...] = ()
+
+    def in_round(self, number: int) -> Observation:
+        """Returns what the server observed of the client in an earlier round.
+
+        Args:
+            number: The number of one of ``rounds``.
+        """
+        seen = next(each for each in self.rounds if each.number == number)
+        model = copy.deepcopy(self.model)
+        state = {**model.state_dict(), **seen.weights}
+        model.load_state_dict(state)
+        return replace(self, model=model, update=seen.update, earlier=(), rounds=())
 
 
 class Server:
@@ -182,6 +219,7 @@ class Server:
         *,
         client: int = 0,
         earlier: Sequence[Update] = (),
+        rounds: Sequence[SeenRound] = (),
     ) -> Observation:
         """Observes an update, detached from the client's computation.
 
@@ -190,9 +228,11 @@ class Server:
             knowledge: What else the attacker knows.
             client: The server's number for the client.
             earlier: Other updates of the client, on the same images and from the same model.
+            rounds: Earlier rounds of the client, on the same images.
         """
         before = tuple(self._detach(each) for each in earlier)
-        return Observation(self.sent, self._detach(update), knowledge, before, client)
+        seen = tuple(replace(each, update=self._detach(each.update)) for each in rounds)
+        return Observation(self.sent, self._detach(update), knowledge, before, client, seen)
 
     def _detach(self, update: Update) -> Update:
         check_type(Update, update)

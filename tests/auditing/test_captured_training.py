@@ -11,6 +11,7 @@ from keyhole.auditing import Stage
 from keyhole.auditing.captured_training import infer_training
 from keyhole.auditing.claimed_defenses import choose_defense
 from keyhole.defenses import Dropout, Gaussian, NoDefense
+from keyhole.optimisers import Adam, AdamW, LocalOptimiser, Sgd
 
 
 def stage(**values: Any) -> Stage:
@@ -85,15 +86,31 @@ def test_a_mode_that_is_left_open_is_the_one_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "word"),
+    ("told", "expected"),
     [
-        ({"optimiser": "adam"}, "clients trained by adam"),
-        ({"optimizer": "AdamW"}, "clients trained by adamw"),
-        ({"momentum": 0.9, "local-steps": 2}, "momentum"),
+        ({"optimiser": "adam"}, Adam()),
+        ({"optimizer": "AdamW", "weight-decay": 0.1}, AdamW(weight_decay=0.1)),
+        ({"momentum": 0.9, "nesterov": True}, Sgd(momentum=0.9, nesterov=True)),
+        ({"optimiser": "sgd(momentum=0.5)", "momentum": 0.9}, Sgd(momentum=0.5)),
     ],
 )
-def test_training_that_is_not_plain_is_said(told: dict[str, Any], word: str) -> None:
-    assert any(word in note for note in infer_training({**TOLD, **told}, stage()).notes)
+def test_the_optimiser_is_believed(told: dict[str, Any], expected: LocalOptimiser) -> None:
+    found = infer_training({**TOLD, **told, "local-steps": 2}, stage())
+    assert found.optimiser == expected
+    assert found.notes == ()
+    assert infer_training({**TOLD, **told}, stage(optimiser="sgd")).optimiser == Sgd()
+
+
+@pytest.mark.parametrize(
+    "odd", ["lion", "sgd(momentum=7)", "x" * 999, "os:system", "[/b]", "a\nb", 3, None]
+)
+def test_an_optimiser_that_is_not_known_is_said_in_one_line(odd: Any) -> None:
+    found = infer_training({**TOLD, "optimiser": odd, "local-steps": 3}, stage())
+    assert found.optimiser is None
+    (note,) = found.notes
+    assert note.endswith("attacks take their updates for one large step of plain SGD")
+    assert len(note) < 120
+    assert "\n" not in note
 
 
 def test_momentum_does_not_matter_in_a_single_step() -> None:
@@ -121,7 +138,7 @@ def test_the_defense_is_the_users_then_the_messages_then_none() -> None:
     assert choose_defense({"defense": "homemade"}, stage()) == NoDefense()
 
 
-def test_what_clients_did_is_told_apart_from_what_attacks_take_it_for() -> None:
+def test_what_clients_did_is_told() -> None:
     told = {
         "lr": 0.01,
         "momentum": 0.9,
@@ -130,7 +147,7 @@ def test_what_clients_did_is_told_apart_from_what_attacks_take_it_for() -> None:
         "local-epochs": 1,
     }
     found = infer_training(told, stage())
-    assert (found.steps, found.lr) == (1, pytest.approx(0.19))
+    assert (found.steps, found.lr, found.batch_size) == (19, 0.01, 32)
     assert found.clients_did == "19 steps of sgd, lr 0.01, momentum 0.9 (1 epoch in batches of 32)"
     given = infer_training(told, stage(lr=0.5, steps=2, batch_size=300))
     assert given.clients_did == "2 steps of sgd, lr 0.5, momentum 0.9 (batches of 300)"

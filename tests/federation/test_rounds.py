@@ -320,7 +320,7 @@ def test_trained_weights_can_be_started_from(
         (("--clients", "0"), "clients: input should be greater than or equal to 1"),
         (("--fraction", "1.5"), "fraction"),
         (("--lr", "nan"), "lr"),
-        (("--optimiser", "lbfgs"), "'sgd' or 'adam'"),
+        (("--optimiser", "lbfgs"), "known: adam, adamw, sgd"),
         (("--together", "maybe"), "'auto', 'yes' or 'no'"),
         (("--partition", "dirichlet(alpha=0)"), "alpha"),
         (("--partition", "by-user"), "USER/CLASS/IMAGE"),

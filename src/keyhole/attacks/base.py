@@ -115,6 +115,14 @@ class Attack(ABC):
             observation: What the server saw of one client.
         """
 
+    def concerns(self, model: nn.Module) -> bool:
+        """Whether a report on this model should mention the attack where it does not apply.
+
+        Args:
+            model: The global model.
+        """
+        return True
+
     @abstractmethod
     def reads(self, observation: Observation) -> set[str]:
         """The names of the parameters whose change the attack needs to see.

@@ -18,9 +18,10 @@ from keyhole.auditing.stage_attacks import (
 )
 from keyhole.defenses import Defense
 from keyhole.errors import DoesNotFit
+from keyhole.models.modes import RUNNING_STATISTICS
 from keyhole.parameters import make_recordable
 from keyhole.spelling import spell
-from keyhole.threat import Attacker, Knowledge, Server
+from keyhole.threat import Attacker, Knowledge, SeenRound, Server
 from keyhole.update import Update
 
 
@@ -63,6 +64,7 @@ class AttackSetting:
         runs: The attackers.
         skipped: Attacks that do not apply, and why.
         captured: Functions that read what a real server saw of each client; None: clients train.
+        captured_rounds: Functions that read earlier rounds of each captured client.
         load_server: Puts a captured round's weights into ``model``; None: they are there.
         notes: What a reader of the findings should know.
         left_out: Attacks that are tried only by request: why, and how to ask for them.
@@ -75,6 +77,7 @@ class AttackSetting:
     runs: tuple[AttackRun, ...]
     skipped: tuple[Skipped, ...] = ()
     captured: tuple[Callable[[], Update], ...] | None = None
+    captured_rounds: tuple[Callable[[], tuple[SeenRound, ...]], ...] = ()
     load_server: Callable[[], Server] | None = None
     notes: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
@@ -91,9 +94,10 @@ class AttackSetting:
         intercepted: Sequence[Tensor] = (),
     ) -> Knowledge:
         """What the attacker of ``run`` knows about a client with these labels, masks and images."""
-        return self.resolved.build_knowledge(
+        knowledge = self.resolved.build_knowledge(
             self.defense, run.attack, run.attacker, labels, masks, intercepted
         )
+        return replace(knowledge, trained=self.resolved.find_trained(self.server))
 
 
 def check_any_applies(settings: Sequence[AttackSetting]) -> None:
@@ -176,7 +180,14 @@ def build_setting(
                 resolved, defense, [resolved.configure(attack) for attack in fallbacks], server
             )
             runs, skipped = [*runs, *more], [*skipped, *refused]
-    notes = (*resolved.notes, *defense.caveats(model), *note_prior_overlap(resolved, runs))
+    warmed = resolved.warm_up_notes.get(str(defense))
+    trained = () if warmed is None else (warmed,)
+    notes = (
+        *resolved.notes,
+        *trained,
+        *defense.caveats(model),
+        *note_prior_overlap(resolved, runs),
+    )
     return AttackSetting(resolved, defense, model, server, tuple(runs), tuple(skipped), notes=notes)
 
 
@@ -191,7 +202,11 @@ def is_relevant(attack: Attack, resolved: ResolvedStage, defense: Defense) -> bo
     if resolved.attacks_named:
         return True
     for_others = attack.only_adaptive and not attack.knows(defense)
-    return not for_others and (attack.reads_update or defense.images_travel)
+    return (
+        attack.concerns(resolved.model)
+        and not for_others
+        and (attack.reads_update or defense.images_travel)
+    )
 
 
 def note_prior_overlap(resolved: ResolvedStage, runs: Sequence[AttackRun]) -> list[str]:
@@ -236,6 +251,12 @@ def find_incompatibilities(
         for name, parameter in server.sent.named_parameters()
         if name in shared
     }
+    if stage.lr is not None or stage.captured is not None:  # buffers come with weights
+        zeros |= {
+            name: torch.zeros_like(buffer)
+            for name, buffer in server.sent.named_buffers()
+            if name.rpartition(".")[2] in RUNNING_STATISTICS
+        }
     count = stage.images_per_update
     blank = torch.zeros(1, *resolved.data.shape).expand(count, -1, -1, -1)
     knowledge = resolved.build_knowledge(
@@ -245,7 +266,10 @@ def find_incompatibilities(
         torch.zeros(count, dtype=torch.long),
         intercepted=(blank,),
     )
-    update = Update(zeros, stage.steps, stage.lr or 1.0, count)
+    local = stage.local_batch_size or count
+    batch_size = count if stage.aggregate > 1 else min(local, count)
+    update = Update(zeros, stage.steps, stage.lr or 1.0, batch_size, count)
+    knowledge = replace(knowledge, trained=resolved.find_trained(server))
     observation = server.receive(update, knowledge)
     reasons = attack.incompatibilities(observation)
     absent = [] if reasons else sorted(attack.reads(observation) - set(zeros))

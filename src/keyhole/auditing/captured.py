@@ -20,6 +20,7 @@ from keyhole.auditing.captured_clients import (
     is_index,
 )
 from keyhole.auditing.captured_model import CapturedModel
+from keyhole.auditing.captured_rounds import choose_earlier, read_earlier_rounds
 from keyhole.auditing.captured_training import CapturedTraining, is_known_exactly
 from keyhole.auditing.client_normalisation import normalise_as_captured
 from keyhole.auditing.plan import AUTO, Stage
@@ -36,6 +37,7 @@ from keyhole.errors import BadValue, KeyholeError, RunFolderError
 from keyhole.federation import Capture
 from keyhole.federation.capture import JsonObject
 from keyhole.federation.capture_reader import MAX_LISTED, CapturedRound, limit_lines
+from keyhole.optimisers import Sgd
 from keyhole.seeds import generator
 from keyhole.untrusted import printable
 
@@ -68,6 +70,7 @@ def build_captured_settings(
         model=model,
         owners=read_truth(capture, stage, len(data), notes),
         seed=seed,
+        rounds=capture.rounds,
     )
     settings = [
         setting
@@ -143,6 +146,8 @@ class CapturedRun:
     model: CapturedModel
     owners: Owners
     seed: int
+    rounds: Sequence[CapturedRound] = ()
+    """All captured rounds."""
 
     def build_settings(
         self, captured_round: CapturedRound, notes: list[str]
@@ -188,6 +193,7 @@ class CapturedRun:
             label=f"{self.stage.data}, captured {where}, {label_group(group, several=several)}",
             scored=scored,
             orders=training.orders,
+            optimiser=training.optimiser,
             notes=(*self.about_data, *describe_batch_norms(model, training.mode, mode_given=True)),
             assumed_normalisation=self.stage.mean is None,
             clients_did=training.clients_did,
@@ -196,11 +202,16 @@ class CapturedRun:
         )
         setting = build_setting(resolved, training.defense, resolved.attacks, model)
         digest = digest_of(model.state_dict())
+        honest = self.model.alteration is None
+        earlier = choose_earlier(self.rounds, captured_round.number, group) if honest else ()
         return dataclasses.replace(
             setting,
             server=None,
             load_server=partial(self.model.open_server, captured_round, digest),
             captured=tuple(client.read for client in group),
+            captured_rounds=tuple(
+                partial(read_earlier_rounds, client, earlier, self.stage) for client in group
+            ),
             notes=(*setting.notes, *training.notes, *left_out),
             left_out=left_out,
         )
@@ -226,11 +237,18 @@ def describe_stage(
             "batch_size": training.examples // training.clients,
             "aggregate": training.clients,
             "steps": training.steps,
+            "local_batch_size": local_batch_size(training),
+            "optimiser": str(training.optimiser or Sgd()),
             "lr": training.lr,
             "client_mode": training.mode,
             "checkpoint_epoch": captured_round.number - 1,
         }
     )
+
+
+def local_batch_size(training: CapturedTraining) -> int | None:
+    """Images per local step; None: all of a client's."""
+    return training.batch_size if training.batch_size < training.examples else None
 
 
 def label_group(group: Sequence[CapturedClient], *, several: bool) -> str:

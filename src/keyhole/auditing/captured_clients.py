@@ -26,6 +26,7 @@ from keyhole.federation.capture import (
     is_integer,
 )
 from keyhole.federation.capture_reader import CapturedRound, is_name, limit_lines
+from keyhole.models.modes import RUNNING_STATISTICS
 from keyhole.update import Update
 
 Owners = Mapping[str, tuple[int, ...]]
@@ -150,7 +151,7 @@ def read_client(
         record=record,
         model=model,
         training=training,
-        parameters=frozenset(update.change),
+        parameters=frozenset(n for n, _ in model.named_parameters() if n in update.change),
         digest=digest_of(update.change),
         truth=truth if known else None,
     )
@@ -177,14 +178,16 @@ def find_truth(record: JsonObject, name: str, owners: Owners) -> tuple[int, ...]
 def read_update(
     captured_round: CapturedRound, record: JsonObject, model: nn.Module, training: CapturedTraining
 ) -> Update:
-    """What a client changed in the model's parameters; raises if that cannot be used."""
+    """What a client changed in parameters and running statistics; raises if it cannot be used."""
     own = model.state_dict()
     change = give_names(captured_round.read_change(record, compute_max_bytes(own)), model)
     Update(change).check_against(own)
     refuse_complex(change)
     like = next(model.parameters())
+    kept = [name for name, _ in model.named_parameters()]
+    kept += [name for name in own if name.rpartition(".")[2] in RUNNING_STATISTICS]
     return Update(
-        {n: change[n].to(like) for n, _ in model.named_parameters() if n in change},
+        {name: change[name].to(like) for name in kept if name in change},
         steps=training.steps,
         lr=training.lr,
         batch_size=training.batch_size,

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast, get_args
 
+from keyhole.attacks.matching.problem import MAX_UNROLLED
 from keyhole.auditing.claimed_defenses import choose_defense, note_unknown_defense
 from keyhole.auditing.plan import Stage
+from keyhole.auditing.step_orders import MAX_ORDERS, count_orders, note_orders
 from keyhole.defenses import Defense
-from keyhole.errors import BadUpdate
+from keyhole.errors import BadUpdate, KeyholeError
 from keyhole.federation import LocalTraining
+from keyhole.optimisers import (
+    OPTIMISERS,
+    PLAIN_SGD,
+    LocalOptimiser,
+    describe_settings,
+    read_optimiser,
+)
+from keyhole.parameters import parameter_names
 from keyhole.settings import ClientMode
 
 LEARNING_RATE = ("lr", "learning-rate", "learning_rate", "client-lr", "local-lr")
@@ -19,23 +28,16 @@ BATCH_SIZE = ("batch-size", "batch_size", "local-batch-size")
 STEPS = ("local-steps", "local_steps", "steps", "num-steps")
 EPOCHS = ("local-epochs", "local_epochs", "epochs", "num-epochs")
 EXAMPLES = ("num-examples", "num_examples", "examples")
-MAX_ORDERS = 24
-"""Orders of a client's images that an attack tries, each as a trial."""
 MAX_IMAGES, MAX_STEPS, MAX_LR = 1_000_000, 10_000_000, 1e6
 """The largest values that are believed of one client."""
-MAX_UNROLLED = 1000
-"""Steps that an attack unrolls one by one."""
+MAX_OPTIMISER = 200
+"""Characters of the text by which a message names the optimiser."""
 MAX_NUMBER = 1e300
 
 
 @dataclass(frozen=True)
 class CapturedTraining:
-    """What is believed of one client's training, as attacks unroll it.
-
-    An attack that unrolls several steps must know which image was in which step. If there are only
-    a few ways, it tries all of them; otherwise the steps are taken for one step on all images,
-    which is a good guess if steps are small.
-    """
+    """What is believed of one client's training."""
 
     examples: int
     steps: int
@@ -46,7 +48,9 @@ class CapturedTraining:
     defense: Defense
     """The defense of the update, as far as anybody says."""
     clients_did: str
-    """What clients did, in words, before any simplification."""
+    """What clients did, in words."""
+    optimiser: LocalOptimiser | None = PLAIN_SGD
+    """How clients turned gradients into steps; None: unknown."""
     orders: int = 1
     """The number of ways in which the images may have been split among the steps."""
     clients: int = 1
@@ -67,10 +71,17 @@ def infer_training(messages: Mapping[str, Any], stage: Stage) -> CapturedTrainin
             notes.append(f"how long clients train is not known: taken as one epoch, {steps} steps")
     lr = infer_lr(messages, stage, notes)
     batch = local.batch_size_for(examples)
-    notes += [*note_optimiser(messages, steps), *note_unknown_defense(messages, stage)]
+    optimiser = infer_optimiser(messages, stage)
+    orders = count_orders(examples, batch, steps)
+    notes += [
+        *note_optimiser(messages, optimiser, steps),
+        *note_unknown_defense(messages, stage),
+        *(note_orders(orders, steps) if optimiser is not None else ()),
+        *note_many_steps(steps, orders),
+    ]
     if "steps" in stage.model_fields_set:
         epochs = None
-    training = CapturedTraining(
+    return CapturedTraining(
         examples=examples,
         steps=steps,
         lr=lr,
@@ -78,9 +89,12 @@ def infer_training(messages: Mapping[str, Any], stage: Stage) -> CapturedTrainin
         mode=read_mode(messages, stage),
         notes=tuple(notes),
         defense=choose_defense(messages, stage),
-        clients_did=describe_training(messages, steps, batch, lr=stage.lr, epochs=epochs),
+        clients_did=describe_training(
+            messages, steps, batch, optimiser=optimiser, lr=stage.lr, epochs=epochs
+        ),
+        optimiser=optimiser,
+        orders=orders,
     )
-    return simplify_steps(training)
 
 
 def infer_sum_training(messages: Mapping[str, Any], stage: Stage, clients: int) -> CapturedTraining:
@@ -97,6 +111,7 @@ def infer_sum_training(messages: Mapping[str, Any], stage: Stage, clients: int) 
         training,
         examples=training.examples * clients,
         batch_size=training.batch_size * clients,
+        orders=1 if training.orders == 1 else max(training.orders**2, MAX_ORDERS + 1),
         clients=clients,
     )
 
@@ -134,26 +149,15 @@ def infer_lr(messages: Mapping[str, Any], stage: Stage, notes: list[str]) -> flo
     return float(lr)
 
 
-def simplify_steps(training: CapturedTraining) -> CapturedTraining:
-    """The training as attacks can unroll it, with a note on what was simplified."""
-    steps, batch, examples = training.steps, training.batch_size, training.examples
-    one_step = replace(training, steps=1, lr=training.lr * steps)
-    if batch < examples and steps > 1:
-        orders = count_orders(examples, batch)
-        note = f"which image was in which of the {steps} steps is not known: "
-        if steps * batch == examples and orders <= MAX_ORDERS:
-            note += f"iterative attacks try all {orders} orders"
-            return replace(training, orders=orders, notes=(*training.notes, note))
-        note += "they are taken for one large step on all images"
-        return replace(one_step, batch_size=examples, notes=(*training.notes, note))
-    if steps > MAX_UNROLLED:
-        note = f"{steps} steps are more than attacks unroll: they are taken for one large step"
-        return replace(one_step, notes=(*training.notes, note))
-    return training
+def note_many_steps(steps: int, orders: int) -> list[str]:
+    """Says so where steps are too many to be unrolled, and no other note does."""
+    if orders > 1 or steps <= MAX_UNROLLED:
+        return []
+    return [f"{steps} steps are more than attacks unroll: they are taken for one large step"]
 
 
 def is_known_exactly(training: CapturedTraining) -> bool:
-    """Whether a client trained exactly as ``training`` says: plain SGD, nothing simplified."""
+    """Whether a client trained by plain SGD, with a learning rate that it gave."""
     steps = "1 step" if training.steps == 1 else f"{training.steps} steps"
     return training.clients_did.startswith(f"{steps} of sgd, lr {training.lr:g} (")
 
@@ -163,18 +167,6 @@ def check_plausible(value: float | None, most: float, what: str) -> float | None
     if value is not None and value > most:
         raise BadUpdate(f"it claims {value:g} {what}, more than {most:g}, which is not believed")
     return value
-
-
-def count_orders(images: int, batch: int) -> int:
-    """The ways to split images into consecutive batches; of many images, a lower bound.
-
-    >>> count_orders(4, 2), count_orders(10**6, 16) > MAX_ORDERS
-    (6, True)
-    """
-    if images > MAX_ORDERS:
-        return images
-    ways: int = math.factorial(images) // math.factorial(batch) ** (images // batch)
-    return ways
 
 
 def read_number(messages: Mapping[str, Any], names: tuple[str, ...]) -> float | None:
@@ -195,37 +187,78 @@ def read_mode(messages: Mapping[str, Any], stage: Stage) -> ClientMode:
     return stage.client_mode or (cast(ClientMode, claimed) if known else "train")
 
 
-def read_optimiser(messages: Mapping[str, Any]) -> str:
+def name_optimiser(messages: Mapping[str, Any]) -> str:
+    """The name that messages give the optimiser, in small letters."""
     return str(messages.get("optimiser", messages.get("optimizer", "sgd"))).lower()
 
 
-def note_optimiser(messages: Mapping[str, Any], steps: int) -> list[str]:
-    """Says where clients did not train by plain SGD, which attacks unroll."""
-    optimiser = read_optimiser(messages)
-    if optimiser != "sgd":
-        return [f"clients trained by {optimiser}; attacks take their updates for plain SGD's"]
-    if steps > 1 and (read_number(messages, ("momentum",)) or 0) > 0:
-        return ["clients trained with momentum; attacks unroll plain SGD"]
-    return []
+def infer_optimiser(messages: Mapping[str, Any], stage: Stage) -> LocalOptimiser | None:
+    """The clients' optimiser: as the user says, or as messages say; None if it is not known.
+
+    >>> str(infer_optimiser({"optimizer": "SGD", "momentum": 0.5, "nesterov": True}, Stage()))
+    'sgd(momentum=0.5, nesterov=True)'
+    """
+    if "optimiser" in stage.model_fields_set:
+        return read_optimiser(stage.optimiser)
+    text = name_optimiser(messages)
+    if len(text) > MAX_OPTIMISER:
+        return None
+    try:
+        if not text.isidentifier():
+            return OPTIMISERS.parse(text)
+        kind = OPTIMISERS[text]
+        found = {name: read_setting(messages, name) for name in parameter_names(kind)}
+        given = {name: value for name, value in found.items() if value is not None}
+        return OPTIMISERS.make(kind, text, given)
+    except KeyholeError:
+        return None
+
+
+def read_setting(messages: Mapping[str, Any], name: str) -> float | bool | None:
+    """A number or a truth value of this name, with a line below or between its words."""
+    value = messages.get(name.replace("_", "-"), messages.get(name))
+    if isinstance(value, bool):
+        return value
+    return read_number(messages, (name.replace("_", "-"), name))
+
+
+def note_optimiser(
+    messages: Mapping[str, Any], optimiser: LocalOptimiser | None, steps: int
+) -> list[str]:
+    """Says where attacks cannot know how gradients became steps."""
+    if optimiser is not None:
+        return []
+    name = name_optimiser(messages)
+    shown = name if len(name) < 20 and name.isidentifier() else "an unknown optimiser"
+    taken = "one large step of plain SGD" if steps > 1 else "plain SGD's"
+    return [f"clients trained by {shown}; attacks take their updates for {taken}"]
 
 
 def describe_training(
-    messages: Mapping[str, Any], steps: int, batch: int, *, lr: float | None, epochs: float | None
+    messages: Mapping[str, Any],
+    steps: int,
+    batch: int,
+    *,
+    optimiser: LocalOptimiser | None,
+    lr: float | None,
+    epochs: float | None,
 ) -> str:
     """What a client did: its steps, epochs, batches and optimiser, as far as they are known.
 
-    >>> messages = {"lr": 0.01, "momentum": 0.9, "optimiser": "sgd"}
-    >>> describe_training(messages, 19, 32, lr=None, epochs=1)
+    >>> messages, sgd = {"lr": 0.01}, read_optimiser("sgd(momentum=0.9)")
+    >>> describe_training(messages, 19, 32, optimiser=sgd, lr=None, epochs=1)
     '19 steps of sgd, lr 0.01, momentum 0.9 (1 epoch in batches of 32)'
     """
-    optimiser = read_optimiser(messages)
-    known = len(optimiser) < 20 and optimiser.isidentifier()
+    name = name_optimiser(messages)
+    if optimiser is not None:
+        name = optimiser.name
+    elif len(name) >= 20 or not name.isidentifier():
+        name = "unknown"
     rate = lr if lr is not None else read_number(messages, LEARNING_RATE)
-    words = [f"{steps} {'step' if steps == 1 else 'steps'} of {optimiser if known else 'unknown'}"]
+    words = [f"{steps} {'step' if steps == 1 else 'steps'} of {name}"]
     words.append("unknown lr" if rate is None else f"lr {rate:g}")
-    for name in ("momentum", "weight-decay", "proximal-mu"):
-        value = read_number(messages, (name, name.replace("-", "_")))
-        if value:
-            words.append(f"{name.replace('-', ' ')} {value:g}")
+    words += describe_settings(optimiser)
+    proximal = read_number(messages, ("proximal-mu", "proximal_mu"))
+    words += [f"proximal mu {proximal:g}"] if proximal else []
     length = "" if epochs is None else f"{epochs:g} {'epoch' if epochs == 1 else 'epochs'} in "
     return f"{', '.join(words)} ({length}batches of {batch})"

@@ -93,6 +93,7 @@ def describe_recipe(setting: AttackSetting) -> dict[str, Any]:
         "scored": resolved.scored,
         "left_out": list(setting.left_out),
         "clients_did": resolved.clients_did,
+        "orders": resolved.orders,
         "device": name,
     }
 

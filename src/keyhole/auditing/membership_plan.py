@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from keyhole.errors import BadValue
+from keyhole.optimisers import OptimiserText
 from keyhole.parameters import parameter_names
 from keyhole.settings import (
     ClientMode,
     Count,
     Momentum,
     Names,
-    Optimiser,
     Positive,
     Seed,
     Settings,
@@ -68,10 +68,10 @@ class MembershipPlan(Settings):
     """Images in a batch."""
     lr: Positive = 0.005
     """Learning rate."""
-    optimiser: Optimiser = "adam"
-    """sgd or adam."""
+    optimiser: OptimiserText = "adam"
+    """sgd, adam or adamw, as in 'adamw(weight_decay=0.1)'."""
     momentum: Momentum = 0.9
-    """SGD's momentum."""
+    """Momentum of sgd, if --optimiser gives no settings."""
     clip: Positive | None = None
     """The largest norm of a step's gradient."""
     augment: bool = False

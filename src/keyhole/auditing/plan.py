@@ -16,6 +16,7 @@ from pydantic import (
 
 from keyhole.errors import BadValue, one_line
 from keyhole.mean_and_std import check_mean_and_std
+from keyhole.optimisers import OptimiserText
 from keyhole.settings import (
     ClientMode,
     Count,
@@ -35,6 +36,11 @@ AUTO = "auto"
 (for images of its generator's shape), the attacks that the defense was published with, and those
 that need to know the defense."""
 MAX_PLAN_BYTES = 1 << 20
+LATER_FIELDS = (
+    *("metrics", "aggregate", "epochs", "local_batch_size", "optimiser"),
+    *("warm_up", "warm_up_defended", "share", "moving"),
+)
+"""Fields of a stage that older versions did not have."""
 
 
 class Stage(Settings):
@@ -46,6 +52,10 @@ class Stage(Settings):
 
     model: str = "mlp"
     """The model, by name."""
+    share: str | None = None
+    """What clients train and send: head, norm+head, adapters, 'lora(r=8)' or all (default).
+
+    The rest of the model is frozen on every client."""
     data: str = "faces"
     """The data set, by name or folder."""
     defenses: Names = ("none",)
@@ -75,7 +85,19 @@ class Stage(Settings):
     weights: Path | None = None
     """The model's weights, safetensors; default: random."""
     steps: Count = 1
-    """Local SGD steps; more than one need lr."""
+    """Local steps; more than one need lr."""
+    epochs: Count | None = None
+    """Passes over a client's images, in place of steps."""
+    local_batch_size: Count | None = None
+    """Images per local step; default: all of a client's.
+
+    A client shuffles them in every epoch, and the server does not know how."""
+    optimiser: OptimiserText = "sgd"
+    """sgd, adam or adamw, as in 'sgd(momentum=0.9, nesterov=true, weight_decay=1e-4)'."""
+    warm_up: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Rounds of federated training before the attack, by clients with other images."""
+    warm_up_defended: bool = False
+    """Train those rounds under the defense as well, not without any."""
     lr: Positive | None = None
     """Learning rate: clients share weights, not gradients.
 
@@ -89,6 +111,10 @@ class Stage(Settings):
     """Updates that each client sends for the same images.
 
     Attacks may combine them."""
+    moving: bool = False
+    """Apply each of these updates before the next, as in rounds of one client.
+
+    Without it all are from the same weights."""
     checkpoint_epoch: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Epochs that the model's weights were trained for, for the record."""
     iterations: Count | None = None
@@ -121,6 +147,16 @@ class Stage(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_training(self) -> Stage:
+        if self.epochs is not None and "steps" in self.model_fields_set:
+            raise ValueError("epochs and steps: give one of them")
+        if self.moving and (self.lr is None or self.repeats == 1):
+            raise ValueError("moving: give --repeats of 2 or more, and the clients' --lr")
+        if self.captured is not None and self.warm_up:
+            raise ValueError("warm-up: captured clients got the weights that the server sent")
+        return self
+
+    @model_validator(mode="after")
     def _check_aggregate(self) -> Stage:
         if self.captured is not None and self.aggregate > 1:
             raise ValueError("aggregate: captured updates are attacked as the server got them")
@@ -130,8 +166,12 @@ class Stage(Settings):
     def _leave_out_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leaves out fields that older versions did not have, as long as they change nothing."""
         values: dict[str, Any] = dump(self)
-        unchanged = {"metrics": not self.metrics, "aggregate": self.aggregate == 1}
-        return {name: value for name, value in values.items() if not unchanged.get(name)}
+        return {
+            name: value
+            for name, value in values.items()
+            if name not in LATER_FIELDS
+            or getattr(self, name) != type(self).model_fields[name].default
+        }
 
 
 class Plan(Settings):

@@ -14,19 +14,28 @@ from keyhole.attacks import Attack
 from keyhole.auditing.client_normalisation import note_assumption
 from keyhole.auditing.plan import AUTO, Stage
 from keyhole.auditing.stage_attacks import choose_attacks, configure_attack, drop_duplicates
+from keyhole.auditing.step_orders import MAX_ORDERS, count_orders, note_orders
+from keyhole.auditing.warm_up import WarmedUp, warm_up
 from keyhole.data import ImageSet, load
-from keyhole.defenses import DEFENSES, Defense
+from keyhole.defenses import DEFENSES, Defense, NoDefense
 from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining
 from keyhole.metrics import ImageMetric, Metric, choose_metrics
 from keyhole.metrics.image import UNIFORM_WINDOW
 from keyhole.models import build
 from keyhole.models.building import check_logits
-from keyhole.models.modes import default_mode, has_batch_norm
+from keyhole.models.fine_tuning import fine_tune
+from keyhole.models.modes import (
+    default_mode,
+    find_trained_parameters,
+    has_batch_norm,
+    is_partly_frozen,
+)
 from keyhole.models.weights import fill_defense_weights, read_defense_weights
+from keyhole.optimisers import PLAIN_SGD, LocalOptimiser, describe_settings
 from keyhole.seeds import generator
 from keyhole.settings import ClientMode
-from keyhole.threat import Attacker, Knowledge, PublicKnowledge
+from keyhole.threat import Attacker, Knowledge, PublicKnowledge, Server
 
 PUBLIC = 128
 """Public images that the null baselines and the gallery may use, at most."""
@@ -61,9 +70,11 @@ class ResolvedStage:
         label: What reports call the images; None: the name of the data set.
         scored: Whether the truth is known.
         orders: In how many ways a client may have divided its images among its local steps.
+        optimiser: How clients turn gradients into steps; None: unknown.
         reported: The parameters that clients report; None: all.
         defense_weights: Weights from the file that belong to what a defense adds to the model.
         notes: What a reader should know about how clients ran the model.
+        warm_up_notes: How the model was trained under each defense, where it was.
         assumed_normalisation: Whether the mean and std of the clients are only assumed.
         clients_did: How captured clients trained, in words; ``stage`` holds what attacks assume.
         training_known: Whether captured clients trained exactly as attacks assume.
@@ -85,9 +96,11 @@ class ResolvedStage:
     label: str | None = None
     scored: bool = True
     orders: int = 1
+    optimiser: LocalOptimiser | None = PLAIN_SGD
     reported: frozenset[str] | None = None
     defense_weights: Mapping[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    warm_up_notes: dict[str, str] = field(default_factory=dict)
     assumed_normalisation: bool = False
     clients_did: str = ""
     training_known: bool = True
@@ -95,8 +108,30 @@ class ResolvedStage:
 
     def prepare_model(self, defense: Defense) -> nn.Module:
         """The global model under a defense, with the weights it was trained with, if any."""
-        return fill_defense_weights(
+        prepared = fill_defense_weights(
             defense.prepare_model(self.model), self.defense_weights, str(self.stage.weights)
+        )
+        if not (self.stage.warm_up and self.stage.warm_up_defended):
+            return prepared
+        warmed = self.warm_up(prepared, defense)
+        self.warm_up_notes[str(defense)] = warmed.note
+        return warmed.model
+
+    def note_warm_up(self, defense: Defense) -> tuple[str, ...]:
+        """How the model was trained under this defense before the attack, if it was."""
+        note = self.warm_up_notes.get(str(defense))
+        return () if note is None else (note,)
+
+    def warm_up(self, model: nn.Module, defense: Defense) -> WarmedUp:
+        """The model after the rounds that the stage asks for, under a defense."""
+        return warm_up(
+            model,
+            self.stage,
+            self.data,
+            defense=defense,
+            mode=self.mode,
+            victims=self.victims,
+            seed=self.seed,
         )
 
     def configure(self, attack: Attack) -> Attack:
@@ -109,7 +144,15 @@ class ResolvedStage:
 
     @property
     def training(self) -> LocalTraining:
-        return LocalTraining(self.stage.steps, self.stage.lr, self.mode)
+        return plan_training(self.stage, self.mode)
+
+    def find_trained(self, server: Server | None) -> frozenset[str] | None:
+        """The parameters that clients train; None: all."""
+        if self.reported is not None:
+            return self.reported
+        if server is None or len(server.reported) == sum(1 for _ in server.sent.parameters()):
+            return None
+        return server.reported
 
     def labels_of(self, victim: int) -> Tensor:
         """The labels of one victim's images."""
@@ -148,6 +191,8 @@ class ResolvedStage:
             masks=tuple(m.clone() for m in masks) if "masks" in given else None,
             intercepted=tuple(i.clone() for i in intercepted) if "intercepted" in given else None,
             client_mode=self.mode,
+            optimiser=self.optimiser,
+            orders=self.orders,
             defense=defense if attacker is not Attacker.NAIVE else None,
             adaptive=attacker is Attacker.ADAPTIVE,
             checkpoint_epoch=self.stage.checkpoint_epoch,
@@ -169,32 +214,101 @@ def resolve_stage(
     metrics: Sequence[str | Metric] | None = None,
 ) -> ResolvedStage:
     """Resolves a stage's names; objects given take the place of names."""
-    LocalTraining(stage.steps, stage.lr)
+    training = plan_training(stage, "train")
+    steps = training.count_steps(stage.batch_size)
     images = _load_images(stage, data, data_dir)
     network = _load_model(stage, model, images, seed)
     weights = stage.weights if model is None else None
     victims, public = choose_victims(images, stage.victims, stage.images_per_update, seed)
-    mode = stage.client_mode or default_mode(network, stage.batch_size)
+    mode = stage.client_mode or default_mode(network, training.batch_size_for(stage.batch_size))
+    network = network.to(device or torch.device("cpu"))
+    warmed = None
+    if stage.warm_up and not stage.warm_up_defended:
+        warmed = warm_up(
+            network, stage, images, defense=NoDefense(), mode=mode, victims=victims, seed=seed
+        )
+        network = warmed.model
+    orders = count_step_orders(training, stage)
     return ResolvedStage(
-        stage=stage.model_copy(update={"client_mode": mode}),
-        model=network.to(device or torch.device("cpu")),
+        stage=stage.model_copy(update={"client_mode": mode, "steps": steps}),
+        model=network,
         data=images,
         defenses=drop_duplicates(defenses or [DEFENSES.parse(text) for text in stage.defenses]),
         attacks=drop_duplicates(
-            [configure_attack(a, stage) for a in attacks or choose_attacks(stage)]
+            [configure_attack(a, stage, orders=orders) for a in attacks or choose_attacks(stage)]
         ),
         attacks_named=attacks is not None or stage.attacks != (AUTO,),
         victims=victims,
         public=public,
         seed=seed,
         fingerprint=compute_fingerprint(network, images, victims),
+        orders=orders,
+        optimiser=training.read_optimiser(),
+        clients_did=describe_steps(training, stage.batch_size),
         metrics=resolve_metrics(stage.metrics if metrics is None else metrics, images),
         defense_weights={} if weights is None else read_defense_weights(weights),
         notes=(
             *note_assumption(stage, images, own_model=model is not None and data is None),
             *describe_batch_norms(network, mode, mode_given=stage.client_mode is not None),
+            *note_orders(orders, steps),
+            *note_shared(network, stage.share),
+            *(() if warmed is None else (warmed.note,)),
         ),
     )
+
+
+def note_shared(model: nn.Module, share: str | None) -> tuple[str, ...]:
+    """How much of a model clients train and send, where it is not all of it."""
+    if share is None or not is_partly_frozen(model):
+        return ()
+    trained = sum(weight.numel() for weight in find_trained_parameters(model).values())
+    every = sum(weight.numel() for weight in model.parameters())
+    return (f"clients train and send {share}: {trained:,} of {every:,} parameters",)
+
+
+def plan_training(stage: Stage, mode: ClientMode) -> LocalTraining:
+    """How the clients of a stage train."""
+    training = LocalTraining(
+        stage.steps,
+        stage.lr,
+        mode,
+        epochs=stage.epochs,
+        batch_size=stage.local_batch_size,
+        optimiser=stage.optimiser,
+    )
+    if stage.lr is None:
+        if not training.read_optimiser().is_plain:
+            raise DoesNotFit(
+                f"clients that share a gradient use no {stage.optimiser}: pass --lr, by which they "
+                "share weights"
+            )
+        if training.batch_size_for(stage.batch_size) < stage.batch_size:
+            raise DoesNotFit("several local batches need a learning rate: pass --lr")
+    return training
+
+
+def count_step_orders(training: LocalTraining, stage: Stage) -> int:
+    """In how many ways a client may have divided its images; in a secure sum, a lower bound."""
+    batch, steps = training.batch_size_for(stage.batch_size), training.count_steps(stage.batch_size)
+    orders = count_orders(stage.batch_size, batch, steps)
+    return orders if stage.aggregate == 1 or orders == 1 else max(orders**2, MAX_ORDERS + 1)
+
+
+def describe_steps(training: LocalTraining, images: int) -> str:
+    """How clients took their steps, in words; empty where it is plain SGD on all images.
+
+    >>> describe_steps(LocalTraining(lr=0.1, epochs=2, batch_size=2, momentum=0.9), images=5)
+    '4 steps of sgd, lr 0.1, momentum 0.9 (2 epochs in batches of 2)'
+    """
+    optimiser, batch = training.read_optimiser(), training.batch_size_for(images)
+    if training.lr is None or (optimiser.is_plain and training.epochs is None and batch == images):
+        return ""
+    steps = training.count_steps(images)
+    words = [f"{steps} {'step' if steps == 1 else 'steps'} of {optimiser.name}"]
+    words += [f"lr {training.lr:g}", *describe_settings(optimiser)]
+    epochs = training.epochs
+    length = "" if epochs is None else f"{epochs} {'epoch' if epochs == 1 else 'epochs'} in "
+    return f"{', '.join(words)} ({length}batches of {batch})"
 
 
 def _load_images(stage: Stage, data: ImageSet | None, data_dir: str | None) -> ImageSet:
@@ -213,8 +327,8 @@ def _load_model(stage: Stage, model: nn.Module | None, data: ImageSet, seed: int
     if model is not None:
         own = copy.deepcopy(model)
         check_logits(own, stage.model, data.shape, len(data.classes))
-        return own
-    return build(
+        return fine_tune(own, stage.share)
+    built = build(
         stage.model,
         classes=len(data.classes),
         channels=data.shape[0],
@@ -222,6 +336,7 @@ def _load_model(stage: Stage, model: nn.Module | None, data: ImageSet, seed: int
         seed=seed,
         weights=stage.weights,
     )
+    return fine_tune(built, stage.share)
 
 
 def resolve_metrics(chosen: Sequence[str | Metric], data: ImageSet) -> tuple[ImageMetric, ...]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from keyhole.attacks import Checkpointer, Reconstruction
+from keyhole.attacks.first_step import undo_first_step
 from keyhole.auditing.accumulator import SettingAccumulator
 from keyhole.auditing.attack_setting import AttackRun, AttackSetting
 from keyhole.auditing.client_normalisation import attack_by_best_fit
@@ -193,7 +194,7 @@ def show_to_attacker(client: ObservedClient, setting: AttackSetting, run: Attack
     """The observation of a client with what this attacker knows."""
     labels = setting.resolved.labels_of(client.victim)
     knowledge = setting.build_knowledge(run, labels, client.masks, client.intercepted)
-    return replace(client.observation, knowledge=knowledge)
+    return undo_first_step(replace(client.observation, knowledge=knowledge))
 
 
 def reconstruct_all(

@@ -87,7 +87,7 @@ def metrics_of(findings: Sequence[Finding]) -> list[Metric]:
 
 
 def describe_shared(recipe: Mapping[str, Any]) -> str:
-    """What clients did and sent; for captured ones also what attacks assume."""
+    """What clients did and sent; older run folders also say what attacks assume of it."""
     if recipe["lr"] is None:
         return "the gradient of one step"
     steps = "1 step" if recipe["steps"] == 1 else f"{recipe['steps']} steps"
@@ -95,6 +95,6 @@ def describe_shared(recipe: Mapping[str, Any]) -> str:
     did = recipe.get("clients_did")
     if not did:
         return f"weights after {assumed}"
-    if did.startswith(f"{assumed} ("):
+    if "orders" in recipe or did.startswith(f"{assumed} ("):
         return f"weights after {did}"
     return f"weights after {did}; attacks take that for {assumed}"

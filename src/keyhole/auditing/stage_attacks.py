@@ -17,6 +17,7 @@ from keyhole.attacks import (
     Matching,
 )
 from keyhole.auditing.plan import AUTO, Stage
+from keyhole.auditing.step_orders import choose_trials
 from keyhole.defenses import Capability, Defense
 from keyhole.errors import BadValue
 from keyhole.plugins import address_of
@@ -58,7 +59,7 @@ def configure_attack(
     """An iterative attack with the settings of its stage; any other attack as it is.
 
     The stage may ask for the paper's settings and limit the iterations. Unknown labels are
-    inferred, and each of the ``orders`` of a client's images gets a trial.
+    inferred, and each of the ``orders`` of a client's images gets a trial if there are few.
     """
     if not isinstance(attack, Matching):
         return attack
@@ -68,7 +69,7 @@ def configure_attack(
     configured = replace(attack, **settings)
     if not labels_known and configured.labels == "given":
         configured = replace(configured, labels="inferred")
-    return replace(configured, trials=max(configured.trials, orders))
+    return replace(configured, trials=choose_trials(configured.trials, orders))
 
 
 def choose_attackers(attack: Attack, defense: Defense) -> list[Attacker]:

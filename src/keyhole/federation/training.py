@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.errors import DoesNotFit
-from keyhole.settings import ClientMode, Optimiser, Precision
+from keyhole.optimisers import LocalOptimiser, read_optimiser
+from keyhole.settings import ClientMode, Precision
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class LocalTraining:
         mode: ``train``, ``eval``, or ``frozen-norm`` (see :mod:`keyhole.models.modes`).
         epochs: The number of passes over the client's images.
         batch_size: Images per step. Without it every step takes all images, in order.
-        optimiser: ``sgd`` or ``adam``.
-        momentum: SGD's momentum.
+        optimiser: ``sgd``, ``adam`` or ``adamw``, with settings: ``sgd(momentum=0.9)``.
+        momentum: The momentum of ``sgd`` without settings.
         clip: The largest norm of a step's gradient; longer gradients are scaled down.
         augment: Whether images are flipped and shifted at random in every step.
         precision: ``float32``, ``tf32`` or ``bf16`` (see :mod:`keyhole.federation.precision`);
@@ -36,7 +37,7 @@ class LocalTraining:
     mode: ClientMode = "train"
     epochs: int | None = None
     batch_size: int | None = None
-    optimiser: Optimiser = "sgd"
+    optimiser: str = "sgd"
     momentum: float = 0.0
     clip: float | None = None
     augment: bool = False
@@ -59,14 +60,10 @@ class LocalTraining:
     def batches_per_epoch(self, images: int) -> int:
         """Returns the number of batches per epoch.
 
-        A last batch of a single image joins the one before it: batch statistics need two.
-
         Args:
             images: The client's number of images.
         """
-        size = self.batch_size_for(images)
-        full, rest = divmod(images, size)
-        return full + (rest > 1 or (rest == 1 and full == 0))
+        return len(cut_batches(images, self.batch_size_for(images)))
 
     def count_steps(self, images: int) -> int:
         """Returns how many steps a client takes in a round.
@@ -91,14 +88,13 @@ class LocalTraining:
         [(0, 2), (0, 3), (1, 2), (1, 3)]
         """
         count = self.batches_per_epoch(images)
-        size = self.batch_size_for(images)
-        cuts = [size * i for i in range(1, count)]
+        cuts = cut_batches(images, self.batch_size_for(images))
         order = torch.arange(images)
         for step in range(self.count_steps(images)):
             epoch, number = divmod(step, count)
             if number == 0 and count > 1:
                 order = torch.randperm(images, generator=draw)
-            yield epoch, order.tensor_split(cuts)[number]
+            yield epoch, order[cuts[number]]
 
     def make_optimiser(self, weights: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         """Returns torch's optimiser.
@@ -107,9 +103,28 @@ class LocalTraining:
             weights: The parameters that it changes.
         """
         assert self.lr is not None
-        if self.optimiser == "adam":
-            return torch.optim.Adam(weights, lr=self.lr)
-        return torch.optim.SGD(weights, lr=self.lr, momentum=self.momentum)
+        return self.read_optimiser().make(weights, self.lr)
+
+    def read_optimiser(self) -> LocalOptimiser:
+        """Returns the optimiser with its settings."""
+        return read_optimiser(self.optimiser, self.momentum)
+
+
+def cut_batches(images: int, size: int) -> list[slice]:
+    """The batches of an epoch, each a part of the images in their order.
+
+    A last batch of a single image joins the one before it: batch statistics need two.
+
+    Args:
+        images: The client's number of images.
+        size: The images of a full batch.
+
+    >>> [(batch.start, batch.stop) for batch in cut_batches(5, 2)]
+    [(0, 2), (2, 5)]
+    """
+    full, rest = divmod(images, size)
+    count = full + (rest > 1 or (rest == 1 and full == 0))
+    return [slice(size * i, size * (i + 1) if i < count - 1 else images) for i in range(count)]
 
 
 def clip_gradient(gradient: list[Tensor], limit: float | None) -> list[Tensor]:

@@ -7,6 +7,8 @@ from torch import nn
 from keyhole.settings import ClientMode
 
 BATCH_NORMS = (nn.modules.batchnorm._BatchNorm,)
+RUNNING_STATISTICS = ("running_mean", "running_var")
+"""The buffers in which a BatchNorm keeps what its batches were like."""
 
 
 def set_mode(model: nn.Module, mode: ClientMode) -> nn.Module:

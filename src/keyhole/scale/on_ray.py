@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -62,11 +63,13 @@ class Ray:
         own = not ray.is_initialized()
         if own:
             self.connect(ray)
-        driver = Driver(ray, store, machine, board)
         try:
-            yield from driver.run(pieces)
+            driver = Driver(ray, store, machine, board)
+            try:
+                yield from driver.run(pieces)
+            finally:
+                driver.cancel()
         finally:
-            driver.cancel()
             if own:
                 ray.shutdown()
 
@@ -112,6 +115,7 @@ class Driver:
         self.board.places = "on Ray"
         self.running: dict[Any, Piece] = {}
         self.tries: dict[str, int] = {}
+        self.looked_at = float("-inf")
         self.reports = self.start_reports()
         self.work = ray.remote(do_on_worker).options(
             num_cpus=machine.cpus, num_gpus=machine.gpus, max_retries=0
@@ -138,12 +142,13 @@ class Driver:
             done, _ = self.ray.wait(
                 list(self.running), num_returns=1, timeout=SECONDS_BETWEEN_LOOKS
             )
-            if not done:
-                self.show_reports()
-            else:  # those that have ended by now, without waiting for others
+            if done:  # those that have ended by now, without waiting for others
                 done, _ = self.ray.wait(
                     list(self.running), num_returns=len(self.running), timeout=0
                 )
+            if time.monotonic() - self.looked_at >= SECONDS_BETWEEN_LOOKS:
+                self.show_reports()
+                self.looked_at = time.monotonic()
             for task in done:
                 outcome = self.collect(task)
                 if outcome is not None:
@@ -162,7 +167,7 @@ class Driver:
         try:
             return Outcome(piece, self.ray.get(task))
         except self.ray.exceptions.RayTaskError as error:
-            raise error.as_instanceof_cause() from None
+            return Outcome(piece, defect=error.as_instanceof_cause())
         except self.ray.exceptions.RayError as error:  # the worker or its machine is gone
             self.board.drop(piece.key)
             if self.tries[piece.key] >= TRIES:

@@ -17,11 +17,13 @@ class Outcome:
 
     Args:
         piece: The piece.
-        error: What the user can correct; None: its result is in the store.
+        error: What the user can correct; None: nothing.
+        defect: What else its work raised; None: nothing. Without either its result is in the store.
     """
 
     piece: Piece
     error: str | None = None
+    defect: Exception | None = None
 
 
 class Place(Protocol):

@@ -12,8 +12,8 @@ from keyhole.attacks import InvertingGradients, SurrogateInversion
 from keyhole.attacks.matching.gradients.match import Targets
 from keyhole.attacks.matching.gradients.matchers import LoopMatcher, VmapMatcher
 from keyhole.attacks.matching.parts.unknowns import Surrogate
-from keyhole.attacks.matching.problem import MatchingProblem
-from keyhole.attacks.matching.surrogate import SurrogateMatcher, take_as_one_step
+from keyhole.attacks.matching.problem import MatchingProblem, take_as_one_step
+from keyhole.attacks.matching.surrogate import SurrogateMatcher
 from keyhole.data import load
 from keyhole.federation import LocalTraining
 

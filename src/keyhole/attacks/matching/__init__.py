@@ -16,8 +16,9 @@ from keyhole.attacks.matching.presets import (
     ImprovedDeepLeakage,
     IterativeApril,
 )
+from keyhole.attacks.matching.problem import take_as_one_step
 from keyhole.attacks.matching.spear_inversion import SpearInversion
-from keyhole.attacks.matching.surrogate import SurrogateInversion, take_as_one_step
+from keyhole.attacks.matching.surrogate import SurrogateInversion
 
 __all__ = [
     "DeepLeakage",

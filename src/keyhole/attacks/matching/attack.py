@@ -23,9 +23,11 @@ from keyhole.attacks.matching.gradients.gradient_weights import (
 from keyhole.attacks.matching.gradients.intervals import IntervalsByName
 from keyhole.attacks.matching.gradients.matchers import Backend, Matcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
+from keyhole.attacks.matching.parts.priors import UploadedStatistics
 from keyhole.attacks.matching.parts.unknowns import SoftLabels
 from keyhole.attacks.matching.precision import Precision, use_precision
 from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.uploaded_statistics import StatisticsUse
 from keyhole.attacks.matching.victim_group import VictimGroup
 from keyhole.attacks.noise import find_misleading_values, merge_updates
 from keyhole.defenses.capabilities import Capability
@@ -60,6 +62,11 @@ class Matching(Attack):
             order of the labels.
         backend: How gradients are computed: ``factored``, by ``vmap`` or in a ``loop``; ``auto``:
             the fastest that takes the model.
+        batch_statistics: What is done with the batch statistics that buffers tell, where clients
+            in train mode uploaded them: they are the wanted values of a ``prior``, or BatchNorms
+            are ``anchored`` to them, or ``both``, or they are ``ignored``; ``auto``: both for one
+            local step, the prior for several.
+        statistics_weight: Weight of that prior.
         precision: The type in which a GPU multiplies.
         compiled: Whether steps are compiled: ``always``, ``never``, or on a GPU where so many steps
             follow that the minutes of compiling are won back (``auto``).
@@ -73,12 +80,16 @@ class Matching(Attack):
     mask_weight: Weight = 1e-4
     trials: Count = 1
     backend: Backend = "auto"
+    batch_statistics: StatisticsUse = "auto"
+    statistics_weight: Weight = 0.01
     precision: Precision = "float32"
     compiled: Compilation = "auto"
     seed: int = 0
 
     published: ClassVar[dict[str, Any]] = {}
     """The paper's settings where ours differ; ``--parity paper`` uses them."""
+    combines_rounds: ClassVar[bool] = True
+    """Whether it matches earlier rounds of a client as well, where the server saw some."""
     exact: ClassVar[bool] = False
     uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE, Capability.VALUES})
     needs: ClassVar[str] = "any differentiable model; minutes rather than seconds"
@@ -104,6 +115,9 @@ class Matching(Attack):
             parts = replace(parts, labels=SoftLabels())
         if self.masks in ("sought", "read"):
             parts = parts.with_mask_search(problem, self.mask_weight)
+        if problem.norms and self.batch_statistics in ("auto", "prior", "both"):
+            prior = UploadedStatistics(self.statistics_weight)
+            parts = replace(parts, priors=(*parts.priors, prior))
         if Capability.BATCH_CHANGE in self.uses:
             parts = parts.with_batch_change(problem)
         return parts
@@ -121,6 +135,14 @@ class Matching(Attack):
             reasons.append("it must be given the labels, but was not")
         if self.masks == "given" and observation.knowledge.masks is None:
             reasons.append("it must be given the client's dropout masks, but was not")
+        if (
+            self.batch_statistics in ("prior", "anchored", "both")
+            and not MatchingProblem.from_observation(observation).norms
+        ):
+            reasons.append(
+                "it needs the batch statistics of clients that train in train mode, have BatchNorm "
+                "and share weights with their buffers, not a gradient"
+            )
         if self.masks == "given" and not MatchingProblem.from_observation(observation).sites:
             reasons.append("the client drops nothing, so there are no masks to be given")
         return reasons

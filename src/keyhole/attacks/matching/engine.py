@@ -98,6 +98,9 @@ class Engine:
             samples, targets = parts.batch.form(images, targets, values, self.problem)
         match = matcher(samples, targets, masks)
         loss = parts.objective(match)
+        if match.others:
+            rounds = [loss, *(parts.objective(other) for other in match.others)]
+            loss = torch.stack(rounds).mean(0)
         if parts.priors:
             progress = state["iterations"] / self.iterations
             known = {n.removeprefix(KNOWN): t for n, t in state.items() if n.startswith(KNOWN)}

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, combinations, islice
 
 import torch
 from torch import Tensor, nn
 
+from keyhole.attacks.matching.uploaded_statistics import (
+    NormLayer,
+    drop_statistics,
+    find_shared_norms,
+)
 from keyhole.defenses.noise_model import Noise
+from keyhole.federation.training import cut_batches
 from keyhole.models.dropout_sites import DropoutMode, Site, SiteFinder
 from keyhole.models.modes import set_mode
+from keyhole.optimisers import PLAIN_SGD, LocalOptimiser
 from keyhole.threat import Knowledge, Observation
 
+MAX_UNROLLED = 1000
+"""Steps that are unrolled one by one."""
 MAX_LABEL_ORDERS = 1000
 """Orders of a client's labels that are enumerated at most."""
 
@@ -31,8 +40,11 @@ class MatchingProblem:
         steps: The number of local steps.
         lr: The clients' learning rate.
         local_batch: The number of images in one local step.
+        optimiser: How clients turn gradients into steps.
+        trained: The parameters that clients train; None: all.
         noise: The noise that a known defense declares in the first victim's update, by parameter.
         reported: The parameters that the first victim's update has; None: all.
+        norms: The BatchNorms whose batch statistics the first victim's update tells.
     """
 
     model: nn.Module
@@ -42,6 +54,9 @@ class MatchingProblem:
     local_batch: int
     noise: Mapping[str, Noise] = field(default_factory=dict)
     reported: frozenset[str] | None = None
+    optimiser: LocalOptimiser = PLAIN_SGD
+    trained: frozenset[str] | None = None
+    norms: tuple[NormLayer, ...] = ()
 
     @classmethod
     def from_observation(cls, observation: Observation) -> MatchingProblem:
@@ -54,8 +69,18 @@ class MatchingProblem:
             noise = knowledge.defense.noise_model(update, observation.model)
         model = set_mode(model, knowledge.client_mode).requires_grad_(False)
         local = min(update.batch_size, knowledge.batch_size)
-        reported = frozenset(update.change)
-        return cls(model, knowledge, update.steps, update.lr, local, noise, reported)
+        return cls(
+            model,
+            knowledge,
+            update.steps,
+            update.lr,
+            local,
+            noise,
+            frozenset(update.change),
+            knowledge.optimiser or PLAIN_SGD,
+            knowledge.trained,
+            find_shared_norms(model, update, knowledge, local),
+        )
 
     @property
     def like(self) -> Tensor:
@@ -95,17 +120,26 @@ class MatchingProblem:
     @property
     def masked_samples(self) -> int:
         """The number of samples, over all steps, for which the client drew dropout masks."""
-        return self.steps * self.local_batch
+        return self.first_sample(self.steps)
+
+    @cached_property
+    def cuts(self) -> list[slice]:
+        """The local batches into which the client's images are divided; the last may be smaller."""
+        return cut_batches(self.knowledge.batch_size, self.local_batch)
 
     @property
     def batches(self) -> int:
-        """The number of local batches into which the client's images are divided."""
-        return max(1, self.knowledge.batch_size // self.local_batch)
+        """The number of local batches."""
+        return len(self.cuts)
 
     def batch_slice(self, step: int) -> slice:
         """The images that a step is assumed to use: batch after batch, then from the start."""
-        start = (step % self.batches) * self.local_batch
-        return slice(start, start + self.local_batch)
+        return self.cuts[step % self.batches]
+
+    def first_sample(self, step: int) -> int:
+        """The number of samples of all steps before this one."""
+        epochs, rest = divmod(step, self.batches)
+        return epochs * self.knowledge.batch_size + (self.cuts[rest].start if rest else 0)
 
     @property
     def label_orders_matter(self) -> bool:
@@ -125,6 +159,45 @@ def enumerate_label_orders(labels: Sequence[int], batch: int) -> list[tuple[int,
     given = tuple(chain.from_iterable(batches))
     orders = islice(divide_labels(tuple(sorted(labels)), batch), MAX_LABEL_ORDERS)
     return [given, *(order for order in orders if order != given)]
+
+
+def take_as_one_step(observation: Observation) -> Observation:
+    """Returns the same update, taken for one step on all the client's images.
+
+    Batch statistics are left out, because those of several steps are no single batch's.
+
+    Args:
+        observation: What the server observed of a client of several steps.
+    """
+    update, knowledge = observation.update, observation.knowledge
+    optimiser = knowledge.optimiser or PLAIN_SGD
+    one = replace(
+        update,
+        change=drop_statistics(observation.model, update.change),
+        steps=1,
+        lr=update.lr * optimiser.count_gradients(update.steps),
+        batch_size=knowledge.batch_size,
+    )
+    known = replace(knowledge, optimiser=PLAIN_SGD, orders=1)
+    return replace(observation, update=one, knowledge=known)
+
+
+def simplify_steps(observation: Observation, trials: int) -> Observation:
+    """Returns the observation as an attack that unrolls local steps can use it.
+
+    Steps are taken for one large step on all images where there are too many of them, where the
+    optimiser is not known, and where nobody knows which image was in which step and there are more
+    ways than trials.
+
+    Args:
+        observation: What the server observed of a client.
+        trials: The orders of the client's images that are tried.
+    """
+    update, knowledge = observation.update, observation.knowledge
+    if update.steps == 1:
+        return observation
+    unknown = knowledge.optimiser is None or knowledge.orders > trials
+    return take_as_one_step(observation) if unknown or update.steps > MAX_UNROLLED else observation
 
 
 def divide_labels(labels: tuple[int, ...], batch: int) -> Iterator[tuple[int, ...]]:

@@ -34,7 +34,7 @@ from keyhole.attacks.matching.gradients.matchers import (
 from keyhole.attacks.matching.inverting_gradients import InvertingGradients
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.unknowns import Surrogate
-from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.problem import MatchingProblem, take_as_one_step
 from keyhole.defenses.capabilities import Capability
 from keyhole.threat import Observation
 
@@ -106,6 +106,7 @@ class SurrogateInversion(InvertingGradients):
     summary: ClassVar[str] = "matches many local steps at one model between start and end"
     paper: ClassVar[str] = "Zhu, Yao and Blaschko 2023 (SME)"
     needs: ClassVar[str] = "the labels; weights that a client trained for any number of steps"
+    combines_rounds: ClassVar[bool] = False
     uses: ClassVar[frozenset[Capability]] = frozenset({Capability.IMAGE_CHANGE})
 
     def build_parts(self, problem: MatchingProblem) -> MatchingParts:
@@ -128,19 +129,3 @@ class SurrogateInversion(InvertingGradients):
         self, observations: Sequence[Observation], checkpointer: Checkpointer
     ) -> Iterator[Reconstruction]:
         yield from super().stream([take_as_one_step(o) for o in observations], checkpointer)
-
-
-def take_as_one_step(observation: Observation) -> Observation:
-    """Returns the same update, taken for one step on all the client's images.
-
-    Args:
-        observation: What the server observed of a client of several steps.
-    """
-    update = observation.update
-    one = replace(
-        update,
-        steps=1,
-        lr=update.lr * update.steps,
-        batch_size=observation.knowledge.batch_size,
-    )
-    return replace(observation, update=one)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,14 +14,25 @@ from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.matching.engine import Engine
+from keyhole.attacks.matching.gradients.anchored_norm import KnownMoments, KnownStatistics
 from keyhole.attacks.matching.gradients.choice import choose_matcher
 from keyhole.attacks.matching.gradients.match import Targets
 from keyhole.attacks.matching.gradients.matchers import Matcher
+from keyhole.attacks.matching.gradients.rounds import RoundsMatcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
-from keyhole.attacks.matching.problem import MatchingProblem, enumerate_label_orders
+from keyhole.attacks.matching.problem import (
+    MatchingProblem,
+    enumerate_label_orders,
+    simplify_steps,
+)
 from keyhole.attacks.matching.readable_masks import read_masks
 from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.state import Outcome, State
+from keyhole.attacks.matching.uploaded_statistics import (
+    read_statistics,
+    shares_statistics,
+    stack_statistics,
+)
 from keyhole.models.anatomy import unused_parameters
 from keyhole.seeds import generator
 from keyhole.threat import Observation
@@ -41,11 +53,43 @@ class VictimGroup:
     """
 
     def __init__(self, attack: Matching, observations: Sequence[Observation]) -> None:
-        self.attack, self.observations = attack, observations
-        self.problem = MatchingProblem.from_observation(observations[0])
-        self.parts = attack.build_all_parts(self.problem)
+        self.attack = attack
+        self.observations = [simplify_steps(each, attack.trials) for each in observations]
+        self.problem = MatchingProblem.from_observation(self.observations[0])
         self.notes: list[str] = []
+        if not self._all_statistics_make_sense(self.observations, self.problem):
+            self.problem = replace(self.problem, norms=())
+        if self.problem.norms and attack.batch_statistics != "ignored":
+            count = len(self.problem.norms)
+            self.notes.append(f"the batch statistics of {count} layers were read from buffers")
+        self.parts = attack.build_all_parts(self.problem)
+        self.rounds = self._choose_rounds()
+        if self.rounds:
+            listed = ", ".join(str(number) for number in self.rounds)
+            self.notes.append(f"matched together with what came back in earlier rounds: {listed}")
         self._extra_inputs: dict[int, dict[str, Tensor]] = {}
+
+    def _choose_rounds(self) -> list[int]:
+        """The earlier rounds that the server saw of every victim, if they can be matched as well.
+
+        Masks and orders of images differ from round to round, so that nothing may depend on them.
+        """
+        fixed = not self.problem.sites and not self.problem.label_orders_matter
+        if not self.attack.combines_rounds or not fixed:
+            return []
+        numbers = [{seen.number for seen in each.rounds} for each in self.observations]
+        return sorted(set.intersection(*numbers))
+
+    @staticmethod
+    def _all_statistics_make_sense(
+        observations: Sequence[Observation], problem: MatchingProblem
+    ) -> bool:
+        """Whether what every victim uploaded can be the statistics of a batch."""
+        return all(
+            shares_statistics(problem.model, each.update.change, each.knowledge)
+            and (not problem.norms or read_moments(each, problem) is not None)
+            for each in observations
+        )
 
     def with_parts(self, parts: MatchingParts) -> VictimGroup:
         """The same victims attacked with other parts; extra inputs and notes are shared."""
@@ -72,12 +116,12 @@ class VictimGroup:
         """What the server observed of a victim."""
         return self.observations[victim // self.attack.trials]
 
-    def target_gradient(self, victim: int) -> dict[str, Tensor]:
+    def target_gradient(self, observation: Observation) -> dict[str, Tensor]:
         """The target gradient of the model's parameters, without buffers that the update holds."""
         unused = unused_parameters(self.problem.model, self.problem.knowledge.shape)
         names = {name for name, _ in self.problem.model.named_parameters()} - unused
-        target = self.attack.target_gradient(self.observation(victim))
-        misleading = self.attack.misleading_values(self.observation(victim))
+        target = self.attack.target_gradient(observation)
+        misleading = self.attack.misleading_values(observation)
         names -= {name for name, mask in misleading.items() if bool(mask.all())}
         return {name: tensor for name, tensor in target.items() if name in names}
 
@@ -89,24 +133,58 @@ class VictimGroup:
 
     def make_matcher(self, victims: Sequence[int]) -> Matcher:
         """The matcher of some victims, by the backend that the attack asks for."""
-        gradients = [self.target_gradient(victim) for victim in victims]
+        seen = [self.observation(victim) for victim in victims]
+        last = self.match_observations(seen, self.problem)
+        adapted = self.attack.adapt_matcher(last, seen)
+        if not self.rounds:
+            return adapted
+        others = []
+        for number in self.rounds:
+            before = [each.in_round(number) for each in seen]
+            problem = MatchingProblem.from_observation(before[0])
+            if not self._all_statistics_make_sense(before, problem):
+                problem = replace(problem, norms=())
+            others.append(self.match_observations(before, problem))
+        return RoundsMatcher(adapted, others)
+
+    def match_observations(
+        self, observations: Sequence[Observation], problem: MatchingProblem
+    ) -> Matcher:
+        """The matcher of what was observed of some victims in one round."""
         targets = Targets.stack(
-            gradients,
-            self.problem.like,
+            [self.target_gradient(each) for each in observations],
+            problem.like,
             unit=self.parts.objective.scale_free,
-            gradient_weights=[self.attack.gradient_weights(self.observation(v)) for v in victims],
-            intervals=[self.attack.target_intervals(self.observation(v)) for v in victims],
+            gradient_weights=[self.attack.gradient_weights(each) for each in observations],
+            intervals=[self.attack.target_intervals(each) for each in observations],
         )
         matcher, notes = choose_matcher(
-            self.problem,
+            problem,
             targets,
+            known=self.known_statistics(observations, problem),
             backend=self.attack.backend,
             statistics=self.parts.needs_statistics,
             needs_full_gradients=self.parts.needs_full_gradients,
             bfloat16=self.attack.precision == "bf16",
         )
         self.notes += [note for note in notes if note not in self.notes]
-        return self.attack.adapt_matcher(matcher, [self.observation(v) for v in victims])
+        return matcher
+
+    def known_statistics(
+        self, observations: Sequence[Observation], problem: MatchingProblem
+    ) -> KnownStatistics | None:
+        """The batch statistics that victims uploaded; None: unknown, or to be ignored."""
+        use, steps = self.attack.batch_statistics, problem.steps
+        if not problem.norms or use == "ignored":
+            return None
+        moments = [read_batch_moments(each, problem) for each in observations]
+        return stack_statistics(
+            moments,
+            problem.norms,
+            steps=steps,
+            anchored=steps == 1 and use in ("auto", "anchored", "both"),
+            like=problem.like,
+        )
 
     def known_values(self, victims: Sequence[int]) -> State:
         """What is known about some victims, ``[N, ...]``."""
@@ -120,7 +198,7 @@ class VictimGroup:
             masks = [concatenate_masks(self.observation(victim)) for victim in victims]
             known["masks"] = torch.stack(masks).to(like)
         if self.problem.sites and self.attack.masks == "read":
-            gradients = [self.target_gradient(victim) for victim in victims]
+            gradients = [self.target_gradient(self.observation(v)) for v in victims]
             known["masks"] = torch.stack([read_masks(self.problem, g) for g in gradients])
         return known
 
@@ -191,6 +269,23 @@ class VictimGroup:
             diagnostics=diagnostics,
             notes=tuple(runner.notes),
         )
+
+
+def read_moments(observation: Observation, problem: MatchingProblem) -> list[KnownMoments] | None:
+    """The moments that a victim uploaded, by BatchNorm; None if they make no sense."""
+    return read_statistics(
+        problem.norms,
+        observation.update.change,
+        steps=problem.steps,
+        batch=problem.local_batch,
+    )
+
+
+def read_batch_moments(observation: Observation, problem: MatchingProblem) -> list[KnownMoments]:
+    """The same for a victim whose moments are known to make sense."""
+    found = read_moments(observation, problem)
+    assert found is not None
+    return found
 
 
 def concatenate_masks(observation: Observation) -> Tensor:

@@ -56,7 +56,11 @@ class MjpSpan(Attack):
     def reconstruct(self, observation: Observation) -> Reconstruction:
         knowledge = observation.knowledge
         updates = (*observation.earlier, observation.update)
-        readings = [read_update(observation, update) for update in updates]
+        before = [observation.in_round(each.number) for each in observation.rounds]
+        readings = [
+            *(read_update(each) for each in before),
+            *(read_update(observation, update) for update in updates),
+        ]
         rest, hidden = combine_readings(readings)
         input_layer = require_embedding(observation).input_layer
         none_covered = torch.zeros(len(rest), dtype=torch.bool)

@@ -21,7 +21,7 @@ from keyhole.errors import one_line
 from keyhole.federation.augmentation import Augmentation
 from keyhole.federation.backends.base import Backend
 from keyhole.federation.backends.epoch_feed import EpochFeed
-from keyhole.federation.backends.graphed_model import GraphedModel
+from keyhole.federation.backends.graphed_model import GraphedModel, can_record
 from keyhole.federation.backends.recorder import WARM_UP
 from keyhole.federation.client import RoundClient, update_from_change
 from keyhole.federation.training import LocalTraining
@@ -65,7 +65,8 @@ class CudaGraphTrainer(Backend):
         del sizes
         plain = not uses_door(defense, "on_step") and not uses_door(defense, "on_model")
         trainable = plain and training.lr is not None and not is_partly_frozen(model)
-        return trainable and next(model.parameters()).is_cuda
+        recordable = trainable and can_record(training.read_optimiser())
+        return recordable and next(model.parameters()).is_cuda
 
     def clients_at_once(self, model: nn.Module) -> int:
         """Returns the number of slots.

@@ -14,6 +14,7 @@ from keyhole.federation.backends.recorder import Recorder
 from keyhole.federation.precision import autocast
 from keyhole.federation.training import LocalTraining
 from keyhole.models.modes import set_mode
+from keyhole.optimisers import Adam, LocalOptimiser, Sgd
 from keyhole.update import subtract
 
 ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
@@ -21,6 +22,13 @@ ADAM_BETAS, ADAM_EPSILON = (0.9, 0.999), 1e-8
 
 CAST_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers whose weights autocast would cast in every step."""
+
+
+def can_record(optimiser: LocalOptimiser) -> bool:
+    """Whether an optimiser's steps can be recorded: plain Adam, or SGD with momentum alone."""
+    if isinstance(optimiser, Sgd):
+        return optimiser == Sgd(momentum=optimiser.momentum)
+    return optimiser == Adam()
 
 
 class GraphedModel:
@@ -54,7 +62,7 @@ class GraphedModel:
         self.float_weights = cast_weights(self.local) if training.precision == "bf16" else {}
         self.weights = [self.float_weights.get(id(p), p.detach()) for p in self.computed]
         self.velocity = [torch.zeros_like(w) for w in self.weights]
-        adam = training.optimiser == "adam"
+        adam = isinstance(training.read_optimiser(), Adam)
         self.squares = [torch.zeros_like(w) for w in self.weights] if adam else []
         self.steps_taken = torch.zeros((), device=self.device, dtype=torch.double)
         exact = torch.double if self.computed[0].dtype == torch.double else torch.float32
@@ -188,7 +196,9 @@ class GraphedModel:
         Args:
             gradient: Of each weight.
         """
-        momentum = self.training.momentum
+        optimiser = self.training.read_optimiser()
+        assert isinstance(optimiser, Sgd)
+        momentum = optimiser.momentum
         if all(weight.dtype == torch.float32 for weight in self.weights):
             torch._fused_sgd_(
                 self.weights,

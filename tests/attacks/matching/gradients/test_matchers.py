@@ -18,8 +18,12 @@ from keyhole.attacks.matching.gradients.match import Targets
 from keyhole.attacks.matching.gradients.matchers import Backend, LoopMatcher, VmapMatcher
 from keyhole.attacks.matching.parts.objectives import Cosine
 from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.data import load
 from keyhole.defenses import Dropout
+from keyhole.federation import LocalTraining, compute_local_update
 from keyhole.models import build
+from keyhole.seeds import generator
+from keyhole.threat import Knowledge, Server
 
 Clients = Callable[..., list[Any]]
 SHAPE = (1, 8, 8)
@@ -275,6 +279,44 @@ def test_local_steps_are_unrolled(
         for name, gradient in client.observation.update.gradient().items():
             torch.testing.assert_close(match.gradient(name)[victim], gradient)
     assert Cosine()(match).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("backend", ["vmap", "loop"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("sgd(momentum=0.9)", "sgd(momentum=0.9, nesterov=true, weight_decay=0.1)"),
+        *("adam", "adamw(weight_decay=0.1)"),
+    ],
+)
+def test_unrolled_steps_are_the_clients_own(backend: Backend, text: str) -> None:
+    """A real client's: five images in batches of two and three, a layer frozen, any optimiser."""
+    torch.manual_seed(0)
+    layers = (nn.Flatten(), nn.Linear(64, 12), nn.GELU(), nn.Linear(12, 12), nn.Linear(12, 10))
+    model = nn.Sequential(*layers).double()
+    model[3].requires_grad_(False)
+    digits = load("digits")
+    inputs, labels = digits.normalise(digits.images(range(5))).double(), digits.labels[:5]
+    training = LocalTraining(lr=0.05, epochs=1, batch_size=2, optimiser=text)
+    update = compute_local_update(model, inputs, labels, training=training, seed=3)
+    order = torch.randperm(5, generator=generator(3, "batches"))
+    knowledge = Knowledge(
+        shape=SHAPE,
+        classes=10,
+        mean=digits.mean,
+        std=digits.std,
+        batch_size=5,
+        optimiser=training.read_optimiser(),
+        trained=frozenset(update.change),
+    )
+    problem = MatchingProblem.from_observation(Server(model).receive(update, knowledge))
+    targets = Targets.stack([update.gradient()], problem.like)
+    matcher, _ = choose_matcher(problem, targets, backend=backend)
+    chosen = torch.eye(10, dtype=torch.double)[labels[order]]
+    match = matcher(inputs[order][None], chosen[None], None)
+    assert set(match.names) == {f"{n}.{kind}" for n in (1, 4) for kind in ("weight", "bias")}
+    for name in match.names:
+        torch.testing.assert_close(match.gradient(name), match.target(name), rtol=1e-6, atol=1e-9)
 
 
 def test_unrolled_steps_are_no_reason_for_a_note(clients: Clients) -> None:

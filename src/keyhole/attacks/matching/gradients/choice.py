@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from keyhole.attacks.matching.gradients.anchored_norm import KnownStatistics
 from keyhole.attacks.matching.gradients.factor_plan import MODEL_ERRORS, DoesNotFactor, FactorPlan
 from keyhole.attacks.matching.gradients.factor_probe import probe_factors
 from keyhole.attacks.matching.gradients.factored import FactoredMatcher
@@ -24,11 +25,13 @@ def choose_matcher(
     *,
     backend: Backend = "auto",
     statistics: bool = False,
+    known: KnownStatistics | None = None,
     needs_full_gradients: bool = False,
     bfloat16: bool = False,
 ) -> tuple[Matcher, list[str]]:
     """The fastest matcher that takes the model, and one line for each that does not.
 
+    ``known`` are the moments of the victims' batches, where uploaded buffers tell them.
     With ``needs_full_gradients`` targets are not stored as low-rank factors. With ``bfloat16`` the
     factored backend runs the model in bfloat16.
     """
@@ -45,18 +48,23 @@ def choose_matcher(
             ranks = {n: problem.knowledge.batch_size * k for n, k in plan.positions.items()}
             factored = factor_targets(targets, ranks, needs_full_gradients=needs_full_gradients)
             matcher = FactoredMatcher(
-                problem.model, plan, factored, statistics=statistics, bfloat16=bfloat16
+                problem.model,
+                plan,
+                factored,
+                statistics=statistics,
+                known=known,
+                bfloat16=bfloat16,
             )
             return matcher, notes
     if backend in ("auto", "vmap"):
-        mapped = VmapMatcher(problem, targets, statistics=statistics)
+        mapped = VmapMatcher(problem, targets, statistics=statistics, known=known)
         reason = why_vmap_fails(mapped, problem)
         if reason is None:
             return mapped, notes
         if backend == "vmap":
             raise DoesNotFactor(f"the model cannot be matched by vmap: {reason}")
         notes = [f"matched one victim at a time, by a loop: vmap cannot take the model ({reason})"]
-    return LoopMatcher(problem, targets, statistics=statistics), notes
+    return LoopMatcher(problem, targets, statistics=statistics, known=known), notes
 
 
 def plan_factors(problem: MatchingProblem) -> FactorPlan:
@@ -72,16 +80,18 @@ def why_vmap_fails(matcher: VmapMatcher, problem: MatchingProblem) -> str | None
     Compares second derivatives with the loop's, because vmap gets them wrong for some layers.
     """
     knowledge = problem.knowledge
+    plain = VmapMatcher(problem, matcher.targets)
     samples = (2, knowledge.batch_size)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(*samples, *knowledge.shape, generator=generator).to(problem.like)
     labels = torch.arange(samples[0] * samples[1]).view(samples) % problem.outputs
     targets = torch.eye(problem.outputs)[labels].to(problem.like)
     try:
-        mapped = norm_derivative(matcher, images, targets)
+        mapped = norm_derivative(plain, images, targets)
     except MODEL_ERRORS as error:
         return one_line(error)
-    looped = norm_derivative(LoopMatcher(problem, matcher.targets), images, targets)
+    loop = LoopMatcher(problem, plain.targets)
+    looped = norm_derivative(loop, images, targets)
     if (mapped - looped).norm() > VMAP_TOLERANCE * looped.norm():
         return "its second derivatives come out wrong"
     return None

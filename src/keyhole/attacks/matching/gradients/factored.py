@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from keyhole.attacks.matching.gradients.anchored_norm import KnownStatistics
 from keyhole.attacks.matching.gradients.factor_plan import FactorPlan
 from keyhole.attacks.matching.gradients.factors import Factors, sum_per_victim
 from keyhole.attacks.matching.gradients.layer_call import LayerCall
@@ -77,25 +78,32 @@ class FactoredMatcher:
         targets: LowRankTargets,
         *,
         statistics: bool = False,
+        known: KnownStatistics | None = None,
         bfloat16: bool = False,
     ) -> None:
         self.model = model
         self.plan = plan
         self.targets = targets
         self.statistics = statistics
+        self.known = known
         self.bfloat16 = bfloat16
         self.names = {id(p): name for name, p in model.named_parameters()}
 
     def select(self, victims: Tensor) -> FactoredMatcher:
-        return self._copy_with(self.model, self.targets.select(victims))
+        return self._copy_with(self.model, victims)
 
     def fork(self, victims: Tensor) -> FactoredMatcher:
         """Some of the victims with their own copy of the model, whose parameters are swapped."""
-        return self._copy_with(copy.deepcopy(self.model), self.targets.select(victims))
+        return self._copy_with(copy.deepcopy(self.model), victims)
 
-    def _copy_with(self, model: nn.Module, targets: LowRankTargets) -> FactoredMatcher:
+    def _copy_with(self, model: nn.Module, victims: Tensor) -> FactoredMatcher:
         return FactoredMatcher(
-            model, self.plan, targets, statistics=self.statistics, bfloat16=self.bfloat16
+            model,
+            self.plan,
+            self.targets.select(victims),
+            statistics=self.statistics,
+            known=None if self.known is None else self.known.select(victims),
+            bfloat16=self.bfloat16,
         )
 
     def __call__(
@@ -133,6 +141,7 @@ class FactoredMatcher:
             names=self.names,
             cloned_calls=self.plan.cloned_calls,
             statistics=self.statistics,
+            known=self.known,
         )
         with recorder:
             logits = functional_call(self.model, leaves, (images.flatten(0, 1),))
@@ -141,6 +150,7 @@ class FactoredMatcher:
         gradients = torch.autograd.grad(
             loss, [*outputs, *leaves.values()], create_graph=True, materialize_grads=True
         )
+        recorder.inner_pass.active = False
         return recorder, {n: p.shape for n, p in standalone.items()}, gradients
 
 

@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from keyhole.attacks.matching.gradients.anchored_norm import KnownMoments
 from keyhole.attacks.matching.gradients.unfolding import ConvGeometry
 
 LayerKind = Literal["linear", "conv", "layer_norm", "group_norm", "batch_norm"]
@@ -45,9 +46,18 @@ class LayerCall:
 
 @dataclass(frozen=True)
 class BatchStatistics:
-    """One BatchNorm's statistics of each victim's batch, ``[N, C]``, and its running statistics."""
+    """One BatchNorm's statistics of each victim's batch, ``[N, C]``, and its running statistics.
+
+    Args:
+        mean: The batch mean.
+        var: The batch variance, biased.
+        running_mean: The mean that the global model holds.
+        running_var: The variance that it holds.
+        known: The moments of the client's own batch, where uploaded buffers tell them.
+    """
 
     mean: Tensor
     var: Tensor
     running_mean: Tensor
     running_var: Tensor
+    known: KnownMoments | None = None

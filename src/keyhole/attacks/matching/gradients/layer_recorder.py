@@ -15,6 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from keyhole.attacks.matching.gradients.anchored_norm import (
+    InnerPass,
+    KnownMoments,
+    KnownStatistics,
+    normalise_anchored,
+)
 from keyhole.attacks.matching.gradients.factor_plan import DoesNotFactor
 from keyhole.attacks.matching.gradients.layer_call import (
     BatchStatistics,
@@ -42,7 +48,8 @@ class LayerRecorder(FixedMasks):
 
     ``names`` maps ``id(parameter)`` to the parameter's name; only calls that use one of these are
     recorded. Calls whose number is in ``cloned_calls`` return a copy of their output, because the
-    model writes into it.
+    model writes into it. ``known`` holds the moments of the client's batch; if they are anchored,
+    BatchNorms normalise by them, and ``inner`` tells which of the two backward passes is under way.
     """
 
     def __init__(
@@ -54,8 +61,13 @@ class LayerRecorder(FixedMasks):
         cloned_calls: frozenset[int] = frozenset(),
         statistics: bool = False,
         refuses_branches: bool = False,
+        known: KnownStatistics | None = None,
+        inner: InnerPass | None = None,
     ) -> None:
         super().__init__(masks)
+        self.known, self.inner_pass = known, inner or InnerPass()
+        self.norms = 0
+        """The BatchNorms that have been passed with statistics of the batch."""
         self.refuses_branches = refuses_branches
         self.victims = victims
         self.names = names or {}
@@ -204,18 +216,26 @@ class LayerRecorder(FixedMasks):
         eps: float = 1e-5,
     ) -> Tensor:
         """BatchNorm over each victim's own batch; running statistics are never changed."""
+        known = self._next_known() if training and running_mean is not None else None
         if self.records_statistics and running_mean is not None and running_var is not None:
             axes = [1, *range(3, input.ndim + 1)]
             var, mean = torch.var_mean(
                 torch.unflatten(input, 0, (self.victims, -1)), axes, correction=0
             )
-            self.statistics.append(BatchStatistics(mean, var, running_mean, running_var))
-        if training or running_mean is None:
+            self.statistics.append(BatchStatistics(mean, var, running_mean, running_var, known))
+        if known is not None and self.known is not None and self.known.anchored:
+            normalised = normalise_anchored(input, known, eps, self.inner_pass)
+        elif training or running_mean is None:
             normalised = normalise_per_victim(input, self.victims, eps)
         else:
             normalised = F.batch_norm(input, running_mean, running_var, None, None, False, 0.0, eps)
         out = _apply_affine(normalised, weight, bias)
         return self._record("batch_norm", weight, bias, input, out, normalised=normalised)
+
+    def _next_known(self) -> KnownMoments | None:
+        """The known moments of the next BatchNorm that uses statistics of the batch."""
+        self.norms += 1
+        return None if self.known is None else self.known.moments[self.norms - 1]
 
 
 def columns_are_faster(x: Tensor, geometry: ConvGeometry) -> bool:

@@ -106,6 +106,8 @@ class GradientMatch(ABC):
     """The parameters whose gradients are compared."""
     statistics: Sequence[BatchStatistics]
     """Batch statistics of each BatchNorm, if they were asked for."""
+    others: Sequence[GradientMatch] = ()
+    """The matches of other rounds of the same victims."""
 
     def __init__(self, targets: Targets) -> None:
         self.targets = targets

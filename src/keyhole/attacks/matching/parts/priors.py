@@ -115,6 +115,34 @@ class BatchNormStatistics(Prior):
 
 
 @dataclass(frozen=True)
+class UploadedStatistics(Prior):
+    """The distance of each BatchNorm's batch statistics to those that uploaded buffers tell.
+
+    The mean over layers and channels of ``((mean - m)^2 + (sd - s)^2) / (s^2 + v)``, where m and s
+    are the known mean and standard deviation, and v is the mean of ``s^2`` over the layer's
+    channels, so that flat channels do not count more than others.
+
+    Args:
+        weight: Weight of the term.
+    """
+
+    weight: float
+    needs_statistics: ClassVar[bool] = True
+
+    def __call__(self, guess: Guess) -> Tensor:
+        terms = [guess.images.new_zeros(len(guess.images))]
+        for layer in guess.match.statistics:
+            if layer.known is None:
+                continue
+            known, var = layer.known, layer.var.clamp(min=0)
+            means = (layer.mean - known.mean).square()
+            deviations = ((var + 1e-8).sqrt() - (known.var + 1e-8).sqrt()).square()
+            scale = known.var + known.var.mean(1, keepdim=True) + 1e-8
+            terms.append(((means + deviations) / scale).mean(1))
+        return self.weight * torch.stack(terms).sum(0) / max(1, len(terms) - 1)
+
+
+@dataclass(frozen=True)
 class PositionCosine(Prior):
     """``1 - cos`` of the position embedding's gradients (Lu et al. 2022, APRIL).
 
