@@ -28,7 +28,9 @@ BEGINNINGS = re.compile(r"<!-- (?:results: |= )")
 
 def find_pages(root: Path) -> list[Path]:
     """The README and all pages of a repository's documentation that have marked places."""
+    built = root / "docs" / "_build"
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    pages = [page for page in pages if not page.is_relative_to(built)]
     return [p for p in pages if p.is_file() and BEGINNINGS.search(p.read_text(encoding="utf-8"))]
 
 
