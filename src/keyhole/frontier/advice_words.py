@@ -47,7 +47,7 @@ def describe_advice(
         more = f" and {len(broken) - SHOWN} more" if len(broken) > SHOWN else ""
         yield f"Broken there, with the share read: {named}{more}."
     if advice.source == "nothing":
-        yield "The results that come with Keyhole hold no defense in this regime."
+        yield "No result that comes with Keyhole measured a defense in this regime."
     elif advice.not_measured:
         where = "by it" if advice.source == "frontier" else "in this regime"
         yield f"Not measured {where}: {', '.join(advice.not_measured)}."
