@@ -68,7 +68,7 @@ def test_the_page_on_results_runs_from_top_to_bottom(keyhole, tmp_path, capsys):
     pytest.importorskip("pandas")
     pytest.importorskip("jsonschema")
     commands = re.findall(r"^keyhole (.*?)(?: +#.*)?$", RESULTS, re.M)
-    assert len(commands) == 11
+    assert len(commands) == 12
     for command in commands:
         code, _, _ = keyhole(*shlex.split(command))
         assert code == 0, command

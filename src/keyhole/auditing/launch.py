@@ -11,6 +11,8 @@ from torch import nn
 from keyhole.attacks import ATTACKS, Attack
 from keyhole.auditing.attack_setting import AttackSetting, build_settings, check_any_applies
 from keyhole.auditing.captured import build_captured_settings
+from keyhole.auditing.captured_inference import CapturedMembership
+from keyhole.auditing.captured_membership import ask_within_audit
 from keyhole.auditing.plan import AUTO, Plan, Stage
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.auditing.results import AuditResult
@@ -51,6 +53,13 @@ def run_plan(
     """
     settings, notes = build_plan_settings(plan, data_dir=data_dir, device=device)
     check_any_applies(settings)
+    membership = None
+    for stage in plan.stage:
+        if stage.captured is not None and membership is None:
+            membership, said = ask_within_audit(
+                stage, data_dir=data_dir, device=find_device(device), seed=plan.seed
+            )
+            notes = [*notes, *said]
     return run_in_folder(
         settings,
         plan,
@@ -60,6 +69,7 @@ def run_plan(
         data_dir=data_dir,
         victims_at_once=victims_at_once,
         notes=notes,
+        membership=membership,
     )
 
 
@@ -190,6 +200,7 @@ def run_in_folder(
     data_dir: str | None = None,
     victims_at_once: int | None = None,
     notes: Sequence[str] = (),
+    membership: CapturedMembership | None = None,
 ) -> AuditResult:
     """Runs the settings in a folder that a failed start leaves as it was.
 
@@ -202,11 +213,14 @@ def run_in_folder(
         data_dir: Where data sets and their weights lie; None: the default places.
         victims_at_once: How many victims an attack may take at once; None: as many as fit.
         notes: What could not be used of captured material.
+        membership: Who was in the images of captured clients; None: not asked.
     """
     store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
     context = RunContext(store, progress or NullProgress(), victims_at_once)
     try:
-        return run_settings(settings, context, data_dir=data_dir, notes=notes)
+        return run_settings(
+            settings, context, data_dir=data_dir, notes=notes, membership=membership
+        )
     except KeyholeError:
         if store is not None:
             store.discard_if_empty()
