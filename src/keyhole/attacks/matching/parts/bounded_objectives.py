@@ -65,39 +65,6 @@ class BoundedCosine(Objective):
 
     Args:
         weights: Weights of single parameters by name. Others count 1; 0 leaves a parameter out.
-        relative: Whether the sum is divided by ``sum |T|^2`` of the values shown.
-    """
-
-    relative: bool = False
-
-    def __call__(self, match: GradientMatch) -> Tensor:
-        terms, target_squares = [], []
-        for name, weight in self.weighted_names(match):
-            gradient, target = self.gradient_pair(match, name)
-            terms.append(weight * squared_norms(excess(gradient, target, match.interval(name))))
-            target_squares.append(weight * squared_norms(target))
-        total = sum_terms(terms)
-        return total / (sum_terms(target_squares) + TINY) if self.relative else total
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoundedCosine(Objective):
-    """The cosine distance, for any length of G, to gradients that lie between the bounds.
-
-    Where values are known (K), as of a pruned gradient, G is scaled to fit them best,
-    ``s = <G, T>_K / |G|_K^2``, and the distance is
-
-        (1 - cos(G_K, T_K) + w sum d_j(s G)^2 / |T|^2) / (1 + 2 w),   w = EXCESS_WEIGHT.
-
-    The sum is over all values; d_j of one that is known is its error. Near the images the sum over
-    the known ones is ``2 (1 - cos)``: divided so, the distance is as long as the cosine alone, and
-    priors weigh as they do there. Without any bounds only the cosine counts. Where no value is known, as of quantised gradients and signs, the distance is the
-    mean over the parameters p of ``1 - cos(s G_p, B_p)``. B is the gradient between the bounds that
-    is nearest to s G, and s fits all values shown. Parameters count alike, or the last layers alone
-    would: bounds are wide, so that the large gradients of the last layers meet theirs soon.
-
-    Args:
-        weights: Weights of single parameters by name. Others count 1; 0 leaves a parameter out.
     """
 
     needs_full_gradients: ClassVar[bool] = False
