@@ -60,9 +60,7 @@ def measure_studies(results: Path, dates: Mapping[Path, str]) -> Iterator[Measur
     for name in STUDIES:
         for experiment in load_study(name).experiments:
             found = read_result(results / name, experiment.name)
-            if not isinstance(experiment, AuditExperiment) or found is None:
-                continue
-            if found["rows"]:  # else the defense does not fit the model
+            if isinstance(experiment, AuditExperiment) and found and found["rows"]:
                 path = results / name / f"{experiment.name}.json"
                 yield from measure_cell(experiment, found, path, dates, results)
 

@@ -60,7 +60,7 @@ def attack_gap(text: str, row: Mapping[str, Any] | None, iterations: int | None)
     had = dict(row["parameters"])
     ran = had.pop("iterations", None)
     most = iterations or asked.pop("iterations", None)
-    gap = settings_gap(asked, had, name)
+    gap = settings_gap(had, asked, name)
     if gap or ran is None or most is None:
         return gap
     return count_gap(ran, most, f"iterations of {name}")

@@ -88,8 +88,12 @@ def format_study(study: Study, results: Path) -> Iterator[str]:
 def format_all_attacks(study: Study, results: Path) -> Iterator[str]:
     """One line per attack that was run or that the paper reports."""
     yield f"{study.paper}: mean over images, ours beside the paper's"
-    rows = list(format_attacks(make_result_rows(study, results)))
+    made = make_result_rows(study, results)
+    rows = list(format_attacks([row for row in made if "attack" in row]))
     yield from format_table("", HEAD, rows, left=2, widths=WIDTHS, indent="", gap=" ")
+    accuracies = [format_accuracy(row) for row in made if "accuracy" in row["paper"]]
+    head = ("trained network", "rounds", "images", "accuracy % (the paper's)")
+    yield from format_table("Accuracy", head, accuracies)
 
 
 def format_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
@@ -106,6 +110,16 @@ def format_attacks(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
             *(format_metric(name, row["ours"] or {}) for name in METRICS),
             "" if not row["iterations"] else f"{row['iterations']:.0f}",
         ]
+
+
+def format_accuracy(row: Mapping[str, Any]) -> list[str]:
+    """An accuracy with the rounds and test images that it rests on, beside the paper's."""
+    ours, paper = row["ours"], row["paper"]["accuracy"]
+    if ours is None:
+        return [row["piece"], "-", "-", f"- ({paper:g})"]
+    recipe = ours["recipe"]
+    accuracy = f"{100 * ours['accuracy']:.1f} ({paper:g})"
+    return [row["piece"], str(recipe["rounds"]), f"{recipe['tested']:,}", accuracy]
 
 
 def format_metric(name: str, values: Mapping[str, float]) -> str:

@@ -21,14 +21,16 @@ from keyhole.atomic import write_text
 from keyhole.errors import BadValue
 from keyhole_studies.documents.templates import Templates
 
-BLOCK = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(\n<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"(<!-- results: (\S+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 FIGURE = re.compile(r"(<!-- = (.+?) -->)([^<\n]*)(<!-- end -->)")
 BEGINNINGS = re.compile(r"<!-- (?:results: |= )")
 
 
 def find_pages(root: Path) -> list[Path]:
     """The README and all pages of a repository's documentation that have marked places."""
+    built = root / "docs" / "_build"
     pages = [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
+    pages = [page for page in pages if not page.is_relative_to(built)]
     return [p for p in pages if p.is_file() and BEGINNINGS.search(p.read_text(encoding="utf-8"))]
 
 
@@ -56,7 +58,7 @@ def fill_page(text: str, templates: Templates, name: str) -> str:
         name: What errors call the page.
     """
     try:
-        filled, blocks = BLOCK.subn(lambda m: m[1] + templates.fill(m[2]) + m[4], text)
+        filled, blocks = BLOCK.subn(lambda m: m[1] + templates.fill(m[2]) + "\n" + m[4], text)
         filled, figures = FIGURE.subn(lambda m: m[1] + templates.evaluate(m[2]) + m[4], filled)
     except BadValue as error:
         raise BadValue(f"{name}: {error}") from None

@@ -3,7 +3,8 @@
     {% set found = result("mjp/privacy-deit-g10") %}
     | `patch-lstsq` | {{ row(found, "patch-lstsq").ssim | score }} |
 
-``result`` reads a file of the folder of results, ``row`` one attack of an audit. A file, an attack
+``result`` reads a file of the folder of results, which ``has`` looks for, and ``row`` one attack of
+an audit. A file, an attack
 or a value that is not there is an error: nothing is left empty.
 """
 
@@ -47,6 +48,7 @@ class Templates:
         read = make_reader(results)
         self._environment.globals.update(
             result=read,
+            has=lambda name: read_result(results, name) is not None,
             row=summarise_row,
             finding=lambda name, key: find_finding(read(name), key),
         )

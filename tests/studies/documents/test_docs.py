@@ -11,7 +11,11 @@ import pytest
 from keyhole_studies.documents import Templates, find_pages, write_pages
 from scripts import ROOT
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+BUILT = ROOT / "docs" / "_build"
+PAGES = [
+    ROOT / "README.md",
+    *sorted(p for p in (ROOT / "docs").rglob("*.md") if not p.is_relative_to(BUILT)),
+]
 TABLE = re.compile(r"^\|.*\n\|[-| :]+\|\n(?:\|.*\n)+", re.MULTILINE)
 MARKED = re.compile(r"<!-- results: \S+ -->\n(.*?\n)<!-- end -->", re.DOTALL)
 FIGURE = re.compile(r"\d*\.\d+|\d+ ?%|\d+ dB")
