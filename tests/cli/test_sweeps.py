@@ -27,7 +27,7 @@ victims = 1
 
 def test_lists_give_one_table_and_json_of_the_schema(keyhole: Keyhole) -> None:
     code, out, err = keyhole(*SMALL, *NOISE, "--seeds", "0,1", "--out", "runs/a")
-    assert (code, err) == (0, "")
+    assert code == 0, err
     assert "gaussian.sigma: what the worst attacker saw" in out
     assert "mlp on digits (seed=1)" in out
     assert len(list(Path("runs/pieces").glob("*/result.json"))) == 4

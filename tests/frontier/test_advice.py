@@ -145,7 +145,7 @@ def test_the_seeds_of_a_sweep_are_advised_together_and_its_other_values_apart(
         "digits",
     ]
     assert "--victim-images 2" in two.command
-    assert "Do not rely on none: broken in this audit." in one.lines
+    assert sum("broken in this audit" in line for line in one.lines) == 1
 
 
 def test_a_sweep_uses_the_frontier_of_its_model_and_data(swept: AuditResult) -> None:
