@@ -30,6 +30,7 @@ from keyhole.defenses import (
     Pruning,
 )
 from keyhole.models import build
+from keyhole.models.fine_tuning import fine_tune
 from keyhole.seeds import generator
 from keyhole.threat import Observation, PublicKnowledge
 from keyhole.update import Update
@@ -60,6 +61,19 @@ def rectified_head() -> nn.Module:
     )
 
 
+def vit_lora() -> nn.Module:
+    """After some rounds, in which B has moved away from 0."""
+    model = vit_lora_fresh()
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            nn.init.normal_(weight, std=0.1)
+    return model
+
+
+def vit_lora_fresh() -> nn.Module:
+    return fine_tune(build("vit-small", classes=10, channels=1, image_size=8), "lora(r=8)")
+
+
 @cache
 def model(name: str) -> nn.Module:
     own = {
@@ -68,6 +82,8 @@ def model(name: str) -> nn.Module:
         "mlp-dropping": mlp_dropping,
         "rectified": rectified,
         "rectified-head": rectified_head,
+        "vit-lora": vit_lora,
+        "vit-lora-fresh": vit_lora_fresh,
     }
     torch.manual_seed(0)
     return own[name]() if name in own else build(name, classes=10, channels=1, image_size=8)
@@ -209,6 +225,15 @@ CASES = {
     "intercept": Case("mlp", "", {"lenet": "no image was seen on its way"}),
     "intercept-undo": Case(
         "mlp", "", {"lenet": "it needs to know the defense on the images"}, against=Csvar()
+    ),
+    "lora-span": Case(
+        "vit-lora",
+        "blocks.0.attn.qkv.lora_A.",
+        {
+            "vit-small": "the model has no LoRA layer",
+            "vit-lora-fresh": "it needs 2 rounds of the client on the same image",
+            "mlp": "the model has no LoRA layer",
+        },
     ),
     "mjp-span": PUZZLES,
     "mjp-ig": PUZZLES,

@@ -22,6 +22,7 @@ OFFLINE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ADDRESS": "local",  # never a cluster that somebody left in /tmp/ray
 }
 
 
@@ -33,7 +34,7 @@ def free_port() -> int:
 
 def wait_for(port: int) -> None:
     """Until somebody listens there."""
-    give_up = time.monotonic() + 60
+    give_up = time.monotonic() + 300
     while time.monotonic() < give_up:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -19,7 +19,7 @@ TEXT = {".py", ".toml", ".j2"}
 WHOLE_SYSTEM = {"torture", "foreign_flower"}
 """Folders of tests that are about no single package."""
 FACADES = {"__init__.py", "__main__.py"}
-HEAVY = {"flwr", "opacus", "ray"}
+HEAVY = {"flwr", "opacus", "peft", "ray"}
 FILES = sorted(LIBRARY.rglob("*.py"))
 ALL_FILES = [*FILES, *sorted(STUDIES.rglob("*.py"))]
 

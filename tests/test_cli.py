@@ -251,7 +251,7 @@ def test_an_audit_killed_for_good_is_continued(tmp_path):
     command += ["--attack", "linear", "--victims", "96", "--out", str(tmp_path / "run"), "--json"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     chunks = tmp_path / "run" / "chunks"
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not (chunks.is_dir() and any(chunks.glob("*.json"))) and time.monotonic() < deadline:
         time.sleep(0.02)
     process.send_signal(signal.SIGKILL)

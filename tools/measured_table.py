@@ -60,7 +60,7 @@ def measure_studies(results: Path, dates: Mapping[Path, str]) -> Iterator[Measur
     for name in STUDIES:
         for experiment in load_study(name).experiments:
             found = read_result(results / name, experiment.name)
-            if isinstance(experiment, AuditExperiment) and found is not None:
+            if isinstance(experiment, AuditExperiment) and found and found["rows"]:
                 path = results / name / f"{experiment.name}.json"
                 yield from measure_cell(experiment, found, path, dates, results)
 

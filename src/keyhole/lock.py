@@ -23,6 +23,10 @@ NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EINVAL}
 """Errors of file systems that have no locks."""
 
 
+class FolderBusy(RunFolderError):
+    """Another process is at work in the folder."""
+
+
 class FolderLock:
     """A lock that a process holds while it works in a folder; the kernel frees it if it dies."""
 
@@ -70,7 +74,7 @@ def take_lock(file: int, root: Path) -> None:
     except BlockingIOError:
         who = os.pread(file, 20, 0).decode("ascii", "replace").strip()
         pid = f" (pid {who})" if who.isdecimal() else ""
-        raise RunFolderError(
+        raise FolderBusy(
             f"another keyhole is at work in {root}{pid}: wait, or choose another --out"
         ) from None
     except OSError as error:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from keyhole.auditing import AuditResult, Finding, Plan, Stage, run_plan
+from keyhole.spelling import parse_call
 from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.comparisons import Comparison, Scale
+from keyhole_studies.coverage import attack_gap, count_gap, settings_gap
 
 STAGE_FIELDS = ("batch_size", "victims", "seed", "image_size", "repeats")
 """What a result says of how its clients trained."""
@@ -44,10 +47,26 @@ class AuditExperiment(Experiment):
         )
         return condense(self, result)
 
-    def covers(self, known: dict[str, Any], context: StudyContext) -> bool:
-        """A result over fewer images than asked for does not count."""
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Fewer images or iterations than asked for, other settings, or an attack without a row."""
         stage = self.stage.model_copy(update={k: v for k, v in context.changes.items() if v})
-        return bool(known["images"] >= stage.victims * stage.batch_size)
+        now = {"batch_size": stage.batch_size, "repeats": stage.repeats}
+        gap = settings_gap(known.get("stage", {}), now, "clients")
+        gap = gap or count_gap(known["images"], stage.victims * stage.batch_size, "images")
+        for text in stage.attacks:
+            row = find_attack(known, text)
+            gap = gap or attack_gap(text, row, stage.iterations)
+        return gap
+
+    def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
+        """SSIM and PSNR by the attacks that the paper has figures of."""
+        scales: tuple[Scale, Scale] = ("ssim", "psnr")
+        for attack, figures in self.paper.items():
+            row = known["rows"].get(attack)
+            for scale in scales:
+                if row is not None and scale in figures:
+                    mean = row["metrics"][scale]["mean"]
+                    yield Comparison(attack, scale, mean, figures[scale])
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -90,6 +109,16 @@ def attack_of_row(name: str) -> str:
     ('ig', 'dia')
     """
     return name.partition(" (")[0].removesuffix(READS_MASKS)
+
+
+def find_attack(result: Mapping[str, Any], text: str) -> dict[str, Any] | None:
+    """The first row of an attack as a cell writes it, by whichever attacker."""
+    attack, parameters = parse_call(text)
+    named = attack + (READS_MASKS if parameters.get("masks") == "read" else "")
+    rows: Mapping[str, dict[str, Any]] = result["rows"]
+    of_attack = [name for name in rows if attack_of_row(name) == attack]
+    of_attack.sort(key=lambda name: name.partition(" (")[0] != named)
+    return rows[of_attack[0]] if of_attack else None
 
 
 def find_row(result: Mapping[str, Any], attack: str, *, adaptive: bool) -> dict[str, Any] | None:

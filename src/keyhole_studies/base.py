@@ -15,6 +15,7 @@ from pydantic import ConfigDict
 from keyhole.atomic import check_writable
 from keyhole.auditing import Progress
 from keyhole.spelling import unknown_name
+from keyhole_studies.comparisons import Comparison
 from keyhole_studies.result_files import read_result, write_result
 
 if TYPE_CHECKING:
@@ -58,12 +59,17 @@ class Experiment(ABC):
         figure: The paper's figure or table, such as ``T2`` or ``F3``.
         group: Which of the study's own tables shows the result.
         paper: The paper's figures.
+        explained_by: Experiments of the study whose results say why ours differ from the paper's,
+            each with a line about it.
+        waits: Why there is no result yet.
     """
 
     name: str
     figure: str = field(default="", kw_only=True)
     group: str = field(default="", kw_only=True)
     paper: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    explained_by: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    waits: str = field(default="", kw_only=True)
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
@@ -71,9 +77,27 @@ class Experiment(ABC):
     def measure(self, study: Study, context: StudyContext) -> dict[str, Any]:
         """Runs the experiment and returns its result, as JSON can hold it."""
 
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """What an earlier result lacks, ``part (...)`` or ``stale (...)``; empty: nothing.
+
+        Args:
+            known: The earlier result.
+            context: Where and how the experiment would run now.
+        """
+        return ""
+
     def covers(self, known: dict[str, Any], context: StudyContext) -> bool:
         """Whether an earlier result is as good as a new one would be."""
-        return True
+        return not self.find_gap(known, context)
+
+    def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
+        """The paper's figures beside those of a result.
+
+        Args:
+            study: The study, which holds rows of the paper's tables.
+            known: The result.
+        """
+        yield from ()
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from keyhole_studies import STUDIES
 
 
 def study(
-    name: Annotated[str, typer.Argument(help=f"The study: {', '.join(STUDIES)}.")],
+    name: Annotated[str | None, typer.Argument(help=f"The study: {', '.join(STUDIES)}.")] = None,
     experiments: Annotated[
         list[str] | None,
         typer.Argument(help="Experiments, 'vit-small-*-p25' for several; default: all."),
@@ -35,6 +35,13 @@ def study(
     ] = False,
     shown: Annotated[
         bool, typer.Option("--show", help="Show results beside the paper's, and run nothing.")
+    ] = False,
+    written: Annotated[
+        bool,
+        typer.Option(
+            "--write-docs",
+            help="Write README's and docs' tables anew from results/, and run nothing.",
+        ),
     ] = False,
     figures: Annotated[
         Path | None, typer.Option(help="Also draw the paper's figures into this folder.")
@@ -68,8 +75,12 @@ def study(
     as_json: Json = False,
 ) -> None:
     """Reproduce a paper's tables, one experiment after another, and run none that has a result."""
-    from keyhole_studies.command_run import Request, run_command
+    from keyhole_studies.command_run import Request, require_name, run_command, write_docs
 
+    if written:
+        write_docs(name, results or Path("results"))
+        return
+    name = require_name(name)
     run_command(
         Request(
             study=name,

@@ -11,8 +11,9 @@ from keyhole.atomic import check_writable
 from keyhole.cli import PlaceRequest, show_progress
 from keyhole.errors import BadValue
 from keyhole.terminal import log, say_json, say_unwrapped
-from keyhole_studies import load_study
+from keyhole_studies import STUDIES, load_study
 from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.documents import Templates, find_pages, write_pages
 from keyhole_studies.result_files import SHIPPED, find_results
 from keyhole_studies.show import (
     format_list,
@@ -41,6 +42,33 @@ class Request:
     changes: Mapping[str, Any]
     as_json: bool
     place: PlaceRequest = field(default_factory=PlaceRequest)
+
+
+def require_name(name: str | None) -> str:
+    """Raises :class:`BadValue` where no study is named."""
+    if name is None:
+        raise BadValue(f"name a study: {', '.join(STUDIES)}")
+    return name
+
+
+def write_docs(name: str | None, results: Path) -> None:
+    """Writes the tables of README and docs here anew from results, and says which pages changed.
+
+    Args:
+        name: Must be None: tables quote several studies.
+        results: The folder of all studies' results.
+    """
+    if name is not None:
+        raise BadValue("--write-docs writes the tables of all studies: leave the study's name out")
+    root = Path()
+    templates = Templates(root / "docs" / "tables", results)
+    if not templates.names():
+        raise BadValue(f"{templates.folder} holds no templates: run this in Keyhole's repository")
+    pages = find_pages(root)
+    changed = list(write_pages(pages, templates))
+    for page in changed:
+        log(f"written: {page}")
+    log(f"{len(pages)} pages take figures from {results}; {len(changed)} changed")
 
 
 def run_command(request: Request) -> None:

@@ -38,7 +38,11 @@ class ResidentData:
 
 @lru_cache(maxsize=1)
 def load_resident_data(
-    name: str, data_dir: str | None, seed: int, device: torch.device
+    name: str,
+    data_dir: str | None,
+    seed: int,
+    device: torch.device,
+    image_size: int | None = None,
 ) -> ResidentData:
     """Loads a data set into memory. The last one that was asked for stays there.
 
@@ -49,11 +53,14 @@ def load_resident_data(
         data_dir: Folder of data sets; None: the one that ``KEYHOLE_DATA`` names.
         seed: Decides which fifth is tested on.
         device: Where images are kept.
+        image_size: Images are scaled to it; None: they keep their size.
     """
-    data = keep_on_device(load(name, data_dir=data_dir), device)
+    data = keep_on_device(load(name, image_size=image_size, data_dir=data_dir), device)
     every = list(range(len(data)))
     if name in SOURCES and "test" in SOURCES[name].splits:
-        test = keep_on_device(load(name, data_dir=data_dir, split="test"), device)
+        test = keep_on_device(
+            load(name, image_size=image_size, data_dir=data_dir, split="test"), device
+        )
         return ResidentData(data, every, test, list(range(len(test))))
     order = torch.randperm(len(every), generator=generator(seed, "held out")).tolist()
     count = round(TEST_SHARE * len(order))

@@ -38,7 +38,7 @@ def test_without_truth_nothing_is_scored_but_everything_is_shown(
     store = Store.existing(tmp_path / "audit")
     key = next(f["key"] for f in found["findings"] if f["attack"] == "patch-lstsq")
     pictures = store.pictures(key)
-    assert set(pictures) == {"seen"}
+    assert set(pictures) == {"seen", "seen.at"}
     assert known.store is not None
     truth = known.store.pictures(next(f.key for f in known.findings if f.attack == "patch-lstsq"))
     assert (pictures["seen"].int() - truth["truth"].int()).abs().max() <= 1

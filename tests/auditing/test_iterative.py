@@ -101,7 +101,7 @@ def assert_tidy(run: Path) -> None:
 
 def wait_for(process: subprocess.Popen[bytes], folder: Path, pattern: str) -> None:
     """Until a file appears; the process must not end before."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not any(folder.glob(pattern)):
         assert process.poll() is None, "the audit ended before its state was saved"
         assert time.monotonic() < deadline

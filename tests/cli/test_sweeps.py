@@ -41,6 +41,32 @@ def test_lists_give_one_table_and_json_of_the_schema(keyhole: Keyhole) -> None:
     assert Path("drawn/parameter-gaussian.sigma.svg").is_file()
 
 
+def test_numbers_may_be_lists_on_the_command_line(keyhole: Keyhole) -> None:
+    code, out, _ = keyhole(*SMALL, "--batch-size", "1,2", "--steps", "[1]", "--out", "a", "--json")
+    assert code == 0
+    (table,) = json.loads(out)["swept"]
+    assert [(p["value"], table["parameter"]) for p in table["points"]] == [
+        (1, "batch_size"),
+        (2, "batch_size"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        (("--batch-size", "1,x"), "'x' is not a valid integer"),
+        (("--lr", "0.1,"), "'' is not a valid float"),
+        (("--steps", "[]"), "'' is not a valid integer"),
+    ],
+)
+def test_lists_of_what_is_no_number_are_refused(
+    keyhole: Keyhole, option: tuple[str, str], words: str
+) -> None:
+    code, out, err = keyhole(*SMALL, *option)
+    assert (code, out) == (2, "")
+    assert words in err
+
+
 def test_the_gate_judges_a_sweep(keyhole: Keyhole) -> None:
     code, out, _ = keyhole(*SMALL, *NOISE, "--out", "runs/a", "--fail-on", "broken")
     assert code == 3

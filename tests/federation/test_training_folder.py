@@ -305,7 +305,7 @@ def normed() -> nn.Module:
 
 
 def wait_for_rounds(process: subprocess.Popen[bytes], record: Path, count: int) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not record.is_file() or record.read_bytes().count(b"\n") < count:
         assert process.poll() is None, "the training ended before it could be killed"
         assert time.monotonic() < deadline

@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from frontiers import make_frontier, make_outcome
-from keyhole.auditing import AuditResult, Plan, Stage, result_schema, run_plan
+from keyhole.auditing import AuditResult, Plan, Stage, expand_plan, result_schema, run_plan
 from keyhole.auditing.measured import read_shipped
+from keyhole.auditing.measurement import measure_findings
 from keyhole.errors import RunFolderError
 from keyhole.frontier.advice import advise, load_frontier
 from keyhole.frontier.words import PROMISE
+from keyhole.scale import open_store, run_sweep
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,8 @@ def test_without_any_measurement_the_command_for_one_is_named(result: AuditResul
     words = shlex.split(advice.command)
     assert words[:6] == ["keyhole", "frontier", "--model", "mlp", "--data", "digits"]
     assert any(advice.command in line for line in advice.lines)
-    assert "Do not rely on none, gaussian(sigma=1e-06): broken in this audit." in advice.lines
+    assert "Do not share updates without a defense: broken in this audit." in advice.lines
+    assert "Do not rely on gaussian(sigma=1e-06): broken in this audit." in advice.lines
     assert PROMISE not in advice.lines
 
 
@@ -116,6 +119,42 @@ def test_a_frontier_in_the_run_folder_is_found_and_one_that_is_named_comes_first
         (result.store.root / "frontier.json").unlink()
     with pytest.raises(RunFolderError, match="keyhole frontier"):
         load_frontier(result, tmp_path / "nowhere")
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
+    """A sweep over two batch sizes and two seeds."""
+    home = tmp_path_factory.mktemp("swept")
+    stage = {"data": "digits", "attacks": ("linear",), "victims": 1, "batch_size": [1, 2]}
+    sweep = expand_plan({"seed": [0, 1], "stage": [stage]})
+    return run_sweep(sweep, out=home / "run", store=open_store(home / "pieces"))
+
+
+def test_the_seeds_of_a_sweep_are_advised_together_and_its_other_values_apart(
+    swept: AuditResult,
+) -> None:
+    assert len(swept.sections) == 4
+    one, two = advise(swept)
+    assert (one.data, two.data) == ("digits (batch_size=1)", "digits (batch_size=2)")
+    assert shlex.split(one.command)[:6] == [
+        "keyhole",
+        "frontier",
+        "--model",
+        "mlp",
+        "--data",
+        "digits",
+    ]
+    assert "--victim-images 2" in two.command
+    assert "Do not rely on none: broken in this audit." in one.lines
+
+
+def test_a_sweep_uses_the_frontier_of_its_model_and_data(swept: AuditResult) -> None:
+    assert {each.source for each in advise(swept, make_frontier())} == {"frontier"}
+
+
+def test_a_sweep_is_measured_in_the_regimes_of_single_audits(swept: AuditResult) -> None:
+    regimes = {each.regime for each in measure_findings(swept.findings)}
+    assert {(each.data, each.batch_size) for each in regimes} == {("digits", 1), ("digits", 2)}
 
 
 def test_advice_fits_its_schema(result: AuditResult) -> None:

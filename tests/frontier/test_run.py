@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 
+from frontiers import make_outcome
 from keyhole.auditing import AuditResult
 from keyhole.errors import DoesNotFit
 from keyhole.frontier import FrontierPlan, FrontierResult, find_frontier, measuring
 from keyhole.frontier.pieces import build_setting_piece
 from keyhole.scale import open_store
 from keyhole.settings import make_settings
+from keyhole.spelling import parse_call
 
 SMALL: dict[str, Any] = {
     "model": "mlp",
@@ -121,6 +123,34 @@ def test_a_frontier_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
     plan = make_settings(FrontierPlan, {**SMALL, "defenses": "tip", "attacks": "no-such:Attack"})
     with pytest.raises(DoesNotFit, match="no setting could be measured"):
         find_frontier(plan, open_store(tmp_path))
+
+
+def test_a_search_of_which_one_strength_fails_keeps_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+
+    def measure(plan: Any, defenses: Any, *_: Any, **__: Any) -> Any:
+        outcomes, failed = {}, {}
+        for text in defenses:
+            name, values = parse_call(text)
+            if values.get("sigma") == 1e-2:
+                failed[text] = "the disk is full"
+            else:
+                outcomes[text] = make_outcome(name, (0.9,), int(values.get("sigma") != 1), **values)
+        return outcomes, failed
+
+    monkeypatch.setattr("keyhole.frontier.run.measure_settings", measure)
+    ranges = "gaussian(sigma=1e-4..1),gaussian(sigma=1e-6..1, clip=2.0)"
+    plan = make_settings(FrontierPlan, {**SMALL, "search": ranges})
+    found = find_frontier(plan, open_store(tmp_path))
+    first, second = found.searches
+    assert first.tried == ("gaussian(sigma=1.0)", "gaussian(sigma=0.0001)")
+    assert len(second.tried) == 8
+    assert found.unfit == {"gaussian(sigma=0.01)": "the disk is full"}
+    of_ranges = {each.searched: each.defense["parameters"] for each in found.settings}
+    assert set(of_ranges) == {"", *(each.text for each in plan.ranges)}
+    assert "clip" in of_ranges[plan.ranges[1].text]
 
 
 def test_attacks_that_the_user_names_take_the_place_of_all_others(tmp_path: Path) -> None:

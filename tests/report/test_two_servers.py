@@ -116,7 +116,8 @@ def test_the_page_has_a_badge_and_a_picture_for_each_server(both: AuditResult) -
         for line in verdict.lines:
             assert page.count(line.words) >= 2  # in the summary and in the box
             assert f"<b>{line.subject}</b>" in page
-    missing = "linear (adaptive); not tried here: paper attacker<br><b>malicious server"
+    words = both.verdicts[1].lines[0].words
+    missing = f"{words}; not tried here: paper attacker<br><b>malicious server"
     assert missing in page  # what was not tried is said with the server it is about
 
 
@@ -127,19 +128,18 @@ def test_the_page_of_one_server_has_one_badge(alone: AuditResult, honest: AuditR
     assert "imprint (naive) saw" in part
     ((part,),) = read_cards(render(honest))
     assert CHIP.findall(part) == [("not", "not broken")]
-    assert "server" not in part
+    assert "<b>" not in part
 
 
 def test_the_headline_counts_each_server_apart(
     both: AuditResult, alone: AuditResult, honest: AuditResult
 ) -> None:
     assert view.summarise_verdicts(both.verdicts) == (
-        "Honest server: none of the 2 settings was broken by the attacks tried, which is no "
-        "promise of safety. Malicious server, which changes the model: 1 of 2 settings was broken: "
-        "at least one private image was read out of what a client shared."
+        "An honest server read private images in 0 of 2 settings and a malicious server, which "
+        "changes the model, read private images in 1 of 2 settings."
     )
-    assert view.summarise_verdicts(alone.verdicts).startswith(
-        "Malicious server, which changes the model: the setting was broken: at least one"
+    assert view.summarise_verdicts(alone.verdicts) == (
+        "A malicious server, which changes the model, read private images in 1 of 1 setting."
     )
     assert view.summarise_verdicts(honest.verdicts).startswith("The setting was not broken by")
 

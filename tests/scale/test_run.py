@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from keyhole.errors import RunFolderError
 from keyhole.progress import NullProgress
 from keyhole.scale import Local, Machine, PiecesFailed, build_piece, open_store, run_pieces
+from keyhole.scale.board import Board
+from keyhole.scale.local import show_reports
 from piece_works import squares
 
 
@@ -54,9 +57,27 @@ def test_a_piece_that_fails_stops_no_other(tmp_path: Path) -> None:
     assert not open_store(tmp_path).is_finished(pieces[1])
 
 
-def test_a_defect_keeps_its_traceback(tmp_path: Path) -> None:
-    with pytest.raises(ZeroDivisionError, match="a defect"):
-        run_pieces(squares(1, broken=True), open_store(tmp_path))
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_defect_stops_no_other_piece_and_keeps_its_traceback(
+    workers: int, tmp_path: Path
+) -> None:
+    pieces = [*squares(1, broken=True), *squares(2, 3), *squares(5, refused=True)]
+    with pytest.raises(ZeroDivisionError, match="a defect") as caught:
+        run_pieces(pieces, open_store(tmp_path), on=Local(workers))
+    (note,) = caught.value.__notes__
+    assert note.startswith("This was raised by the piece square of 1; 2 of 4 pieces failed")
+    assert calls(tmp_path, 2, 3) == [1, 1]
+
+
+def test_what_a_piece_reports_too_late_is_not_shown() -> None:
+    """Else a piece that has ended would be one that is at work, to the end."""
+    seen = Recorder()
+    reports = multiprocessing.get_context("spawn").SimpleQueue()
+    reports.put(("ended", "square of 1", 0.9, ""))
+    reports.put(("begun", "square of 2", 0.1, ""))
+    show_reports(reports, {"begun"}, Board(seen))
+    assert seen.shown == ["square of 2"]
+    assert reports.empty()
 
 
 def test_a_piece_continues_where_it_stopped(tmp_path: Path) -> None:
@@ -101,24 +122,3 @@ def test_a_damaged_result_is_said(tmp_path: Path) -> None:
         store.read(piece)
     store.forget(piece)
     assert run_pieces([piece], store)[0].result == {"square": 1}
-
-
-def test_pieces_at_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file:// URL is opened by fsspec, as s3:// is."""
-    from keyhole.scale.url_store import UrlStore
-
-    url = (tmp_path / "bucket").as_uri()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
-    (tmp_path / "temporary").mkdir()
-    piece = build_piece("piece_works:count_slowly", {"steps": 4, "number": 1})
-    first = UrlStore(url, tmp_path / "machine-1")
-    with first.work_folder(piece) as folder:
-        (folder / "state").write_text("2 3")
-    assert (tmp_path / "bucket" / piece.key / "work" / "state").is_file()
-    assert first.has_begun(piece)
-    second = UrlStore(url, tmp_path / "machine-2")
-    (found,) = run_pieces([piece], second)
-    assert found.result == {"total": 10}
-    third = open_store(url)
-    assert third.is_finished(piece)
-    assert run_pieces([piece], third)[0].folder.joinpath("begun").read_text() == "2\n"

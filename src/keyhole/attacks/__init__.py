@@ -11,6 +11,7 @@ if TYPE_CHECKING:
         CocktailParty,
         LabelInference,
         LinearLeak,
+        LoraSpan,
         PatchLeastSquares,
         Spear,
     )
@@ -71,6 +72,7 @@ __all__ = [
     "LabelInference",
     "LinearLeak",
     "Loki",
+    "LoraSpan",
     "Matching",
     "MjpInversion",
     "MjpSpan",
@@ -92,6 +94,7 @@ CLOSED_FORM_TABLE = {
     "patch-lstsq": "keyhole.attacks.analytic:PatchLeastSquares",
     "spear": "keyhole.attacks.analytic:Spear",
     "cocktail-party": "keyhole.attacks.analytic:CocktailParty",
+    "lora-span": "keyhole.attacks.analytic:LoraSpan",
     "mjp-span": "keyhole.attacks.mjp:MjpSpan",
     "april": "keyhole.attacks.analytic:April",
     "imprint": "keyhole.attacks.malicious:Imprint",

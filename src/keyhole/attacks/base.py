@@ -76,6 +76,8 @@ class Attack(ABC):
     """Whether it finds the model's inputs without assuming how they were normalised."""
     reads_update: ClassVar[bool] = True
     """Whether it reads the update; False: it reads something else."""
+    most_rounds: ClassVar[int] = 3
+    """Other rounds of a client that are shown to it, at most: the last ones."""
     altered_model: ClassVar[str | None] = None
     """What the server must change in the model before it sends it out, in words; None: nothing."""
 
@@ -114,6 +116,14 @@ class Attack(ABC):
         Args:
             observation: What the server saw of one client.
         """
+
+    def concerns(self, model: nn.Module) -> bool:
+        """Whether a report on this model should mention the attack where it does not apply.
+
+        Args:
+            model: The global model.
+        """
+        return True
 
     @abstractmethod
     def reads(self, observation: Observation) -> set[str]:

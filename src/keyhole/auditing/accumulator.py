@@ -12,12 +12,11 @@ from torch import Tensor
 
 from keyhole.attacks import Reconstruction
 from keyhole.auditing.defense_acted import checks_from_json, checks_to_json
+from keyhole.auditing.kept_pictures import FIRST_VICTIMS, choose_kept
 from keyhole.auditing.pictures import to_bytes
 from keyhole.auditing.scoring import ScoredReconstruction
 from keyhole.defenses import DefenseCheck, Telemetry
 
-SHOWN_VICTIMS = 8
-"""Victims of whom the first image, and the loss curve, are kept."""
 CURVE_POINTS = 60
 """Points of a loss curve that are kept, at most."""
 
@@ -63,7 +62,7 @@ class RunAccumulator:
         for name, values in other.diagnostics.items():
             self.diagnostics.setdefault(name, []).extend(values)
         self.seconds += other.seconds
-        self.loss_curves.extend(other.loss_curves[: SHOWN_VICTIMS - len(self.loss_curves)])
+        self.loss_curves.extend(other.loss_curves[: FIRST_VICTIMS - len(self.loss_curves)])
         self.notes = list(dict.fromkeys([*self.notes, *other.notes]))
 
 
@@ -78,6 +77,8 @@ class SettingAccumulator:
     checks: list[DefenseCheck] = field(default_factory=list)
     victims: int | None = 0
     """How many victims this covers; None: an older run folder does not say."""
+    clearness: dict[str, float] = field(default_factory=dict)
+    """How clearly each kept picture ``seen.RUN.VICTIM`` shows the original."""
 
     @classmethod
     def empty(cls, runs: int) -> SettingAccumulator:
@@ -86,22 +87,46 @@ class SettingAccumulator:
     def add_pictures(
         self, victim: int, run: int, truth: Tensor | None, scored: ScoredReconstruction
     ) -> None:
-        """Keeps the first image of an early victim's batch, and what was seen of it."""
-        if victim >= SHOWN_VICTIMS or scored.images is None or not len(scored.images):
+        """Keeps the first image of a victim's batch, and what was seen of it.
+
+        Films are kept of the first victims alone.
+        """
+        if scored.images is None or not len(scored.images):
             return
+        name = f"seen.{run}.{victim:04d}"
         if truth is not None:
             self.pictures[f"truth.{victim:04d}"] = to_bytes(truth[0])
-        self.pictures[f"seen.{run}.{victim:04d}"] = to_bytes(scored.images[0])
-        if scored.film is not None:
+        self.pictures[name] = to_bytes(scored.images[0])
+        self.clearness[name] = scored.scores["ssim"][0] if "ssim" in scored.scores else 0.0
+        if scored.film is not None and victim < FIRST_VICTIMS:
             self.pictures[f"film.{run}.{victim:04d}"] = to_bytes(scored.film)
             self.pictures[f"film.{run}.{victim:04d}.at"] = torch.tensor(scored.film_at)
+
+    def make_room(self, run: int) -> None:
+        """Drops pictures of one attacker that the run folder has no room for."""
+        prefix = f"seen.{run}."
+        seen = {int(n.removeprefix(prefix)): n for n in self.pictures if n.startswith(prefix)}
+        if not seen:
+            return
+        clearness = {victim: self.clearness.get(name, 0.0) for victim, name in seen.items()}
+        kept = choose_kept(clearness, next(self.pictures[n].nbytes for n in seen.values()))
+        for victim in seen.keys() - kept:
+            del self.pictures[seen[victim]]
+            self.clearness.pop(seen[victim], None)
+            if not any(f"seen.{each}.{victim:04d}" in self.pictures for each in self.all_runs):
+                self.pictures.pop(f"truth.{victim:04d}", None)
+
+    @property
+    def all_runs(self) -> range:
+        """The numbers of the attackers."""
+        return range(len(self.runs))
 
     def stack_pictures(self, run: int) -> dict[str, Tensor]:
         """The pictures of one attacker, uint8 ``[n, C, H, W]``: ``seen``, and ``truth`` if known.
 
-        Of iterative attacks also ``film.i``, victim i's frames, and ``film.i.at``, their
-        iterations. Of defenses on updates ``heat``, overlays of heat maps, and ``plain``, the
-        images below them.
+        ``seen.at`` has the victims' numbers. Of iterative attacks also ``film.i``, the frames of
+        picture i, and ``film.i.at``, their iterations. Of defenses on updates ``heat``, overlays of
+        heat maps, and ``plain``, the images below them.
         """
         kinds = {"heat": "heat.", "plain": "plain.", "seen": f"seen.{run}."}
         names = {
@@ -115,6 +140,8 @@ class SettingAccumulator:
             for kind, each in names.items()
             if each
         }
+        if victims:
+            found["seen.at"] = torch.tensor([int(victim) for victim in victims])
         for number, victim in enumerate(victims):
             for part in ("", ".at"):
                 film = self.pictures.get(f"film.{run}.{victim}{part}")
@@ -130,6 +157,9 @@ class SettingAccumulator:
         self.checks.extend(other.checks)
         self.client_seconds += other.client_seconds
         self.pictures.update(other.pictures)
+        self.clearness.update(other.clearness)
+        for run in self.all_runs:
+            self.make_room(run)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -138,6 +168,7 @@ class SettingAccumulator:
             "checks": checks_to_json(self.checks),
             "client_seconds": self.client_seconds,
             "victims": self.victims,
+            "clearness": self.clearness,
         }
 
     @classmethod
@@ -145,7 +176,8 @@ class SettingAccumulator:
         runs = [RunAccumulator(**row) for row in values["rows"]]
         seconds, victims = values["client_seconds"], values.get("victims")
         checks = checks_from_json(values.get("checks", []))
-        return cls(runs, values["telemetry"], seconds, pictures, checks, victims)
+        clearness = values.get("clearness", {})
+        return cls(runs, values["telemetry"], seconds, pictures, checks, victims, clearness)
 
     def mean_telemetry(self) -> Telemetry:
         """Numbers averaged over clients; words as the first client reported them."""

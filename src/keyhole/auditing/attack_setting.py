@@ -202,7 +202,11 @@ def is_relevant(attack: Attack, resolved: ResolvedStage, defense: Defense) -> bo
     if resolved.attacks_named:
         return True
     for_others = attack.only_adaptive and not attack.knows(defense)
-    return not for_others and (attack.reads_update or defense.images_travel)
+    return (
+        attack.concerns(resolved.model)
+        and not for_others
+        and (attack.reads_update or defense.images_travel)
+    )
 
 
 def note_prior_overlap(resolved: ResolvedStage, runs: Sequence[AttackRun]) -> list[str]:

@@ -21,6 +21,8 @@ from keyhole.errors import BadUpdate, KeyholeError, RunFolderError
 from keyhole.federation.capture import GLOBAL, JsonObject, is_integer
 from keyhole.federation.capture_reader import CapturedRound
 from keyhole.models import build
+from keyhole.models.fine_tuning import fine_tune
+from keyhole.models.shares import FINE_TUNINGS
 from keyhole.models.weights import load_tensors
 from keyhole.threat import PublicKnowledge, Server
 from keyhole.untrusted import printable
@@ -41,13 +43,14 @@ class CapturedModel:
         about: JsonObject | None = None,
     ) -> None:
         self.stage, self.device, self.data, self.about = stage, device, data, about or {}
-        self.plain = build(
+        built = build(
             stage.model,
             classes=len(data.classes),
             channels=data.shape[0],
             image_size=data.size,
             seed=seed,
         )
+        self.plain = fine_tune(built, stage.share or read_share(self.about))
         self.defended: dict[str, nn.Module] = {}
         if "defenses" in stage.model_fields_set:
             choose_defense({}, stage)  # raises here, not in every round
@@ -108,6 +111,18 @@ class CapturedModel:
         load_tensors(model, weights, "the captured model")
         self.defended[str(defense)] = model
         return model
+
+
+def read_share(about: JsonObject) -> str | None:
+    """What clients trained and sent, as a captured folder says; None if it says nothing known."""
+    text = about.get("share")
+    if not isinstance(text, str) or len(text) > MAX_CLAIM:
+        return None
+    try:
+        FINE_TUNINGS.parse(text)
+    except KeyholeError:
+        return None
+    return text
 
 
 def find_adding_attack(about: JsonObject) -> Imprint | None:

@@ -16,6 +16,7 @@ from pydantic import ConfigDict
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.finding_check import validate
 from keyhole.auditing.labels import label_defense
+from keyhole.auditing.listed_values import name_plain_data
 from keyhole.auditing.verdict import HONEST, MALICIOUS
 from keyhole.auditing.verdict_words import name_attacker
 from keyhole.metrics.proportion import proportion_interval
@@ -171,7 +172,7 @@ def measure_finding(finding: Finding, *, date: str, source: str) -> Measurement:
     values = finding.metrics["read"].per_image
     read, who = round(sum(values)), name_attacker(finding)
     return Measurement(
-        regime=read_regime(finding.model, finding.data, finding.recipe),
+        regime=read_regime(finding.model, name_plain_data(finding), finding.recipe),
         defense=finding.defense,
         server=HONEST if finding.honest else MALICIOUS,
         read=read,

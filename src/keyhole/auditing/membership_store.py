@@ -20,7 +20,7 @@ from torch import Tensor
 from keyhole.atomic import read_json, remove_tree, remove_unfinished, write_json, write_tensors
 from keyhole.attacks.membership.target_training import Weights
 from keyhole.auditing.membership_result import MembershipResult, Trial
-from keyhole.auditing.run_folder import PLAN
+from keyhole.auditing.run_folder import ANNEX, PLAN
 from keyhole.auditing.store_folder import is_leftover
 from keyhole.errors import BadUpdate, RunFolderError
 from keyhole.lock import make_folder
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 RESULT, REPORT = "result.json", "report.html"
 TRIALS, MODELS = "trials", "models"
-OWN = (REPORT, RESULT, TRIALS, MODELS)
+OWN = (REPORT, ANNEX, RESULT, TRIALS, MODELS)
 """What an experiment writes beside its plan, which is written first and removed last."""
 PLAN_KEY = "members"
 """A key that only a membership plan has; plans of audits and trainings do not."""

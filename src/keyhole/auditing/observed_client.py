@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,8 +17,8 @@ from keyhole.defenses.base import Memory
 from keyhole.federation import train_client
 from keyhole.models.dropout_sites import MaskRecorder
 from keyhole.seeds import generator
-from keyhole.threat import Observation
-from keyhole.update import Update
+from keyhole.threat import Observation, SeenRound
+from keyhole.update import Update, apply_change
 
 
 @dataclass(frozen=True)
@@ -48,18 +49,20 @@ def observe_client(setting: AttackSetting, victim: int) -> ObservedClient:
     if setting.captured is not None:
         update = setting.captured[victim]()
         knowledge = setting.build_knowledge(setting.runs[0], labels)
-        earlier = setting.captured_rounds[victim]() if setting.captured_rounds else ()
-        seen = setting.server.receive(update, knowledge, client=victim, rounds=earlier)
+        rounds = setting.captured_rounds[victim]() if setting.captured_rounds else ()
+        seen = setting.server.receive(update, knowledge, client=victim, rounds=rounds)
         return ObservedClient(victim, seen, checks=_check_captured(setting, update))
     sent = (_train_client if setting.resolved.stage.aggregate == 1 else _train_group)(
         setting, victim
     )
-    observation = setting.server.receive(
-        sent.updates[-1],
-        setting.build_knowledge(setting.runs[0], labels, sent.masks),
-        client=victim,
-        earlier=sent.updates[:-1],
-    )
+    knowledge = setting.build_knowledge(setting.runs[0], labels, sent.masks)
+    if setting.resolved.stage.moving:
+        observation = setting.server.receive(
+            sent.updates[0], knowledge, client=victim, rounds=sent.rounds
+        )
+    else:
+        *before, last = sent.updates
+        observation = setting.server.receive(last, knowledge, client=victim, earlier=before)
     return ObservedClient(
         victim, observation, sent.masks, sent.intercepted, sent.telemetry, sent.checks
     )
@@ -88,6 +91,8 @@ class _Sent:
     intercepted: tuple[Tensor, ...]
     telemetry: Telemetry
     checks: tuple[DefenseCheck, ...]
+    rounds: tuple[SeenRound, ...] = ()
+    """Rounds after the first, in which the model moved on."""
 
 
 def _train_client(setting: AttackSetting, victim: int) -> _Sent:
@@ -142,7 +147,8 @@ def _train(
     memory: Memory = {}
     recording = RecordingDefense(setting.defense)
     updates: list[Update] = []
-    for _ in range(resolved.stage.repeats):
+    rounds: list[SeenRound] = []
+    for number in range(resolved.stage.repeats):
         masks = MaskRecorder()
         update, telemetry = train_client(
             model,
@@ -156,10 +162,13 @@ def _train(
             memory=memory,
         )
         updates.append(update)
+        if resolved.stage.moving:
+            rounds.append(SeenRound(number + 1, model.state_dict(), update))
+            model = apply_update(model, update)
     check = check_simulated(
         setting.defense,
         updates[0],
-        model,
+        setting.model if resolved.stage.moving else model,
         data=resolved.data,
         indices=indices,
         training=resolved.training,
@@ -167,4 +176,14 @@ def _train(
         path=path,
     )
     seen, checks = tuple(recording.recorded), () if check is None else (check,)
-    return _Sent(tuple(updates), masks.masks_by_site(), seen, telemetry, checks)
+    recorded = masks.masks_by_site()
+    return _Sent(tuple(updates), recorded, seen, telemetry, checks, tuple(rounds[1:]))
+
+
+def apply_update(model: nn.Module, update: Update) -> nn.Module:
+    """A copy of the global model after an update, as a server of this client alone makes it."""
+    moved = copy.deepcopy(model)
+    weights = moved.state_dict()
+    after = {name: apply_change(weights[name], change) for name, change in update.change.items()}
+    moved.load_state_dict({**weights, **after})
+    return moved

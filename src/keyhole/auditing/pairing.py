@@ -11,6 +11,7 @@ import torch
 
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.labels import label_defense
+from keyhole.auditing.pictures import victims_of
 from keyhole.auditing.store import Store
 from keyhole.auditing.tables import batches_of
 
@@ -129,8 +130,12 @@ def pictures_by_image(finding: Finding, store: Store | None, kind: str) -> dict[
     batches = batches_of(finding)
     if store is None or batches is None:
         return {}
-    pictures = store.pictures(finding.key).get(kind, ())
-    return {batch[0]: picture for batch, picture in zip(batches, pictures, strict=False)}
+    pictures = store.pictures(finding.key)
+    return {
+        batches[victim][0]: picture
+        for victim, picture in zip(victims_of(pictures), pictures.get(kind, ()), strict=False)
+        if victim < len(batches)
+    }
 
 
 def have_same_pictures(first: dict[int, torch.Tensor], second: dict[int, torch.Tensor]) -> bool:

@@ -38,7 +38,7 @@ that need to know the defense."""
 MAX_PLAN_BYTES = 1 << 20
 LATER_FIELDS = (
     *("metrics", "aggregate", "epochs", "local_batch_size", "optimiser"),
-    *("warm_up", "warm_up_defended"),
+    *("warm_up", "warm_up_defended", "share", "moving"),
 )
 """Fields of a stage that older versions did not have."""
 
@@ -52,6 +52,10 @@ class Stage(Settings):
 
     model: str = "mlp"
     """The model, by name."""
+    share: str | None = None
+    """What clients train and send: head, norm+head, adapters, 'lora(r=8)' or all (default).
+
+    The rest of the model is frozen on every client."""
     data: str = "faces"
     """The data set, by name or folder."""
     defenses: Names = ("none",)
@@ -107,6 +111,10 @@ class Stage(Settings):
     """Updates that each client sends for the same images.
 
     Attacks may combine them."""
+    moving: bool = False
+    """Apply each of these updates before the next, as in rounds of one client.
+
+    Without it all are from the same weights."""
     checkpoint_epoch: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Epochs that the model's weights were trained for, for the record."""
     iterations: Count | None = None
@@ -142,6 +150,8 @@ class Stage(Settings):
     def _check_training(self) -> Stage:
         if self.epochs is not None and "steps" in self.model_fields_set:
             raise ValueError("epochs and steps: give one of them")
+        if self.moving and (self.lr is None or self.repeats == 1):
+            raise ValueError("moving: give --repeats of 2 or more, and the clients' --lr")
         if self.captured is not None and self.warm_up:
             raise ValueError("warm-up: captured clients got the weights that the server sent")
         return self

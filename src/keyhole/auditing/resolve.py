@@ -24,7 +24,13 @@ from keyhole.metrics import ImageMetric, Metric, choose_metrics
 from keyhole.metrics.image import UNIFORM_WINDOW
 from keyhole.models import build
 from keyhole.models.building import check_logits
-from keyhole.models.modes import default_mode, has_batch_norm
+from keyhole.models.fine_tuning import fine_tune
+from keyhole.models.modes import (
+    default_mode,
+    find_trained_parameters,
+    has_batch_norm,
+    is_partly_frozen,
+)
 from keyhole.models.weights import fill_defense_weights, read_defense_weights
 from keyhole.optimisers import PLAIN_SGD, LocalOptimiser, describe_settings
 from keyhole.seeds import generator
@@ -65,6 +71,7 @@ class ResolvedStage:
         scored: Whether the truth is known.
         orders: In how many ways a client may have divided its images among its local steps.
         optimiser: How clients turn gradients into steps; None: unknown.
+        rounds_seen: Captured rounds of a client up to the one that is attacked.
         reported: The parameters that clients report; None: all.
         defense_weights: Weights from the file that belong to what a defense adds to the model.
         notes: What a reader should know about how clients ran the model.
@@ -91,6 +98,7 @@ class ResolvedStage:
     scored: bool = True
     orders: int = 1
     optimiser: LocalOptimiser | None = PLAIN_SGD
+    rounds_seen: int = 1
     reported: frozenset[str] | None = None
     defense_weights: Mapping[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -190,7 +198,7 @@ class ResolvedStage:
             defense=defense if attacker is not Attacker.NAIVE else None,
             adaptive=attacker is Attacker.ADAPTIVE,
             checkpoint_epoch=self.stage.checkpoint_epoch,
-            rounds=self.stage.repeats,
+            rounds=max(self.stage.repeats, self.rounds_seen),
             altered_model=attack.altered_model or self.altered_model,
         )
 
@@ -245,9 +253,19 @@ def resolve_stage(
             *note_assumption(stage, images, own_model=model is not None and data is None),
             *describe_batch_norms(network, mode, mode_given=stage.client_mode is not None),
             *note_orders(orders, steps),
+            *note_shared(network, stage.share),
             *(() if warmed is None else (warmed.note,)),
         ),
     )
+
+
+def note_shared(model: nn.Module, share: str | None) -> tuple[str, ...]:
+    """How much of a model clients train and send, where it is not all of it."""
+    if share is None or not is_partly_frozen(model):
+        return ()
+    trained = sum(weight.numel() for weight in find_trained_parameters(model).values())
+    every = sum(weight.numel() for weight in model.parameters())
+    return (f"clients train and send {share}: {trained:,} of {every:,} parameters",)
 
 
 def plan_training(stage: Stage, mode: ClientMode) -> LocalTraining:
@@ -311,8 +329,8 @@ def _load_model(stage: Stage, model: nn.Module | None, data: ImageSet, seed: int
     if model is not None:
         own = copy.deepcopy(model)
         check_logits(own, stage.model, data.shape, len(data.classes))
-        return own
-    return build(
+        return fine_tune(own, stage.share)
+    built = build(
         stage.model,
         classes=len(data.classes),
         channels=data.shape[0],
@@ -320,6 +338,7 @@ def _load_model(stage: Stage, model: nn.Module | None, data: ImageSet, seed: int
         seed=seed,
         weights=stage.weights,
     )
+    return fine_tune(built, stage.share)
 
 
 def resolve_metrics(chosen: Sequence[str | Metric], data: ImageSet) -> tuple[ImageMetric, ...]:

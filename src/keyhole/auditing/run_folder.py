@@ -9,6 +9,8 @@ from keyhole.atomic import read_json
 from keyhole.errors import RunFolderError
 
 PLAN = "plan.json"
+ANNEX = "annex.html"
+"""The annex for a data protection impact assessment, where somebody asked for it."""
 
 
 def is_membership_run(root: Path) -> bool:

@@ -6,20 +6,26 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.atomic import is_unfinished
-from keyhole.auditing.run_folder import PLAN, read_run_plan
+from keyhole.auditing.run_folder import ANNEX, PLAN, read_run_plan
 from keyhole.errors import RunFolderError
 from keyhole.lock import LOCK
 
 ORDER, SUMMARY = "order.json", "summary.json"
 FOLDERS = ("findings", "pictures", "chunks", "states")
-OWN = (SUMMARY, "report.html", *FOLDERS, ORDER)
+OWN = (SUMMARY, "report.html", ANNEX, *FOLDERS, ORDER)
 """What an audit writes beside its plan, in the order in which it is removed: a finding goes before
 its pictures. The plan is written first and never removed before the rest."""
 
 AUDIT_KEY = "stage"
 """A key that only the plans of audits have, not those of trainings and membership runs."""
 SUFFIXES = {".json", ".safetensors"}
-CONTENTS = {PLAN: b"", ORDER: b"[", SUMMARY: b'"verdicts"', "report.html": b"Keyhole"}
+CONTENTS = {
+    PLAN: b"",
+    ORDER: b"[",
+    SUMMARY: b'"verdicts"',
+    "report.html": b"Keyhole",
+    ANNEX: b"Keyhole",
+}
 """What an audit's own files contain, which tells them from a user's of the same name."""
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Any
 
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.labels import label_defense
+from keyhole.auditing.listed_values import SEED, read_listed
 from keyhole.auditing.verdict import HONEST, MALICIOUS, rank_severity
 from keyhole.metrics import METRICS
 from keyhole.spelling import spell
 
-SWEPT = "swept"
-"""Where a finding's recipe holds the values of what its plan lists."""
-SEED = "seed"
 LEVEL = 0.95
 DEFENSE = "defense"
 
@@ -128,7 +126,7 @@ def read_value(finding: Finding, parameter: str) -> tuple[bool, Any]:
     """Whether a finding has a parameter, and its value."""
     if parameter == DEFENSE:
         return True, label_defense(finding.defense)
-    values = read_swept(finding)
+    values = read_listed(finding)
     if parameter in values:
         return True, values[parameter]
     part, _, key = parameter.rpartition(".")
@@ -141,14 +139,9 @@ def read_value(finding: Finding, parameter: str) -> tuple[bool, Any]:
     return False, None
 
 
-def read_swept(finding: Finding) -> Mapping[str, Any]:
-    found = finding.recipe.get(SWEPT)
-    return found if isinstance(found, dict) else {}
-
-
 def describe_others(finding: Finding, parameter: str, swept: Sequence[str]) -> str:
     """What else tells a point from others: model, data, defense, and other listed values."""
-    values = read_swept(finding)
+    values = read_listed(finding)
     defense = finding.defense
     if parameter == DEFENSE:
         words = []

@@ -37,18 +37,27 @@ def describe_not_broken(findings: Sequence[Finding], images: Sequence[Finding]) 
     return f"not broken by the attacks tried: {tried}{caveats}"
 
 
+def find_reidentified(images: Iterable[Finding]) -> Finding | None:
+    """Who points to the right image most often, if that is more than chance; else None.
+
+    Args:
+        images: What attackers on images found, with one kind of server.
+    """
+    best = max(images, key=lambda f: f.metrics["reid"].mean, default=None)
+    if best is None or best.metrics["reid"].mean <= ABOVE_CHANCE / best.recipe["gallery"]:
+        return None
+    return best
+
+
 def _describe_reidentified(images: Sequence[Finding]) -> str:
     """That reconstructions still point to the right image, although none was read."""
-    best = max(images, key=lambda f: f.metrics["reid"].mean, default=None)
+    best = find_reidentified(images)
     if best is None:
         return ""
-    share, gallery = best.metrics["reid"].mean, best.recipe["gallery"]
-    if share <= ABOVE_CHANCE / gallery:
-        return ""
-    count = len(best.metrics["reid"].per_image)
+    share, count = best.metrics["reid"].mean, len(best.metrics["reid"].per_image)
     return (
-        f"; yet what {name_attacker(best)} saw points to the right image among {gallery} in "
-        f"{round(share * count)} of {count} cases"
+        f"; yet what {name_attacker(best)} saw points to the right image among "
+        f"{best.recipe['gallery']} in {round(share * count)} of {count} cases"
     )
 
 

@@ -1,7 +1,7 @@
 """The command line: parses, calls, prints. Nothing heavy is imported before it is needed.
 
 Besides ``main``, the public names are for commands that other packages add (``keyhole.commands``):
-options that several commands share, and the display of progress.
+options that several commands share, the display of progress, and all commands as click has them.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from keyhole.interrupts import INTERRUPTS
 from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
+    from keyhole.cli.app import load_commands
     from keyhole.cli.places import (
         Address,
         CpusPerPiece,
@@ -36,6 +37,7 @@ __all__ = [
     "Pieces",
     "PlaceRequest",
     "Workers",
+    "load_commands",
     "main",
     "read_victims_at_once",
     "show_progress",

@@ -7,6 +7,7 @@ from typing import Annotated
 import click
 import typer
 
+from keyhole.cli.command import restore_argument_help
 from keyhole.cli.lazy_command import LazyCommand, commands_beside, plugin_commands
 from keyhole.terminal import say
 from keyhole.version import __version__
@@ -64,3 +65,18 @@ def make_app() -> click.Command:
         if command.name not in group.commands:
             group.add_command(command)
     return group
+
+
+def load_commands() -> dict[str, click.Command]:
+    """Imports every command, with the help of its arguments and options, by its name.
+
+    >>> sorted(load_commands())[:3]
+    ['audit', 'compare', 'epsilon']
+    """
+    group = make_app()
+    assert isinstance(group, click.Group)
+    found = {}
+    for name, command in group.commands.items():
+        found[name] = command.load() if isinstance(command, LazyCommand) else command
+        restore_argument_help(found[name])
+    return found

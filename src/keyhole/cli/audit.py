@@ -46,7 +46,7 @@ OPTIONS = {"defenses": "defense", "attacks": "attack", "metrics": "metric", "nod
 """Fields of a stage whose options have other names."""
 
 
-@takes_fields_of(Stage, without=("model", "data"), called=OPTIONS)
+@takes_fields_of(Stage, without=("model", "data"), called=OPTIONS, lists=True)
 def audit(
     plan_file: Annotated[
         Path | None, typer.Argument(metavar="[PLAN.toml]", help="A plan with [[stage]] tables.")
@@ -81,8 +81,8 @@ def audit(
     """Attack clients through what they share, and judge each defense by its worst attacker.
 
     Without arguments: the built-in tour, under a minute. With --captured: what the server of a
-    real training saw. Values may be lists, as in gaussian(sigma=[1e-5,1e-4]): each combination is
-    a piece of its own, whose result later plans find again. The same command continues an
+    real training saw. Values may be lists, as in gaussian(sigma=[1e-5,1e-4]) or --batch-size 1,8:
+    each combination is a piece, whose result later plans find again. The same command continues an
     interrupted audit.
     """
     models, sets = read_names(model, "--model"), read_names(data, "--data")

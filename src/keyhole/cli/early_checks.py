@@ -17,6 +17,7 @@ from keyhole.federation.capture_folder import check_capture_folder
 from keyhole.federation.plan import PARTITIONS
 from keyhole.metrics.selection import NAMED
 from keyhole.models.architectures import check_model_name
+from keyhole.models.shares import FINE_TUNINGS
 from keyhole.untrusted import check_tensor_file
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def check_stage(stage: Stage, data_dir: str | None) -> None:
     if stage.captured is not None:
         check_capture_folder(stage.captured)
     check_victim(stage.data, stage.model, data_dir, weights=stage.weights)
+    check_share(stage.share)
     check_defenses(stage.defenses)
     for attack in stage.attacks:
         if attack != AUTO:
@@ -44,6 +46,7 @@ def check_stage(stage: Stage, data_dir: str | None) -> None:
 def check_training(plan: TrainingPlan, data_dir: str | None) -> None:
     """Checks what a federated training names."""
     check_defenses([plan.defense])
+    check_share(plan.share)
     PARTITIONS.check_name(plan.partition)
     check_victim(plan.data, plan.model, data_dir, weights=plan.weights)
 
@@ -89,6 +92,12 @@ def check_incoming_names(
         check_model_name(model)
     if data is not None:
         check_source(data, data_dir=data_dir)
+
+
+def check_share(share: str | None) -> None:
+    """Checks the name of what clients train and send."""
+    if share is not None:
+        FINE_TUNINGS.check_name(share)
 
 
 def check_defenses(defenses: Sequence[str]) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
+import click
 import typer
 from pydantic import BaseModel
 
@@ -32,6 +33,7 @@ def takes_fields_of(
     only: Iterable[str] | None = None,
     without: Iterable[str] = (),
     called: Mapping[str, str] | None = None,
+    lists: bool = False,
 ) -> Callable[[C], C]:
     """Replaces a command's parameter ``given`` by one option for each field of ``plan``.
 
@@ -40,9 +42,10 @@ def takes_fields_of(
         only: The fields that become options; None means all.
         without: Fields that do not.
         called: Options whose names differ from their fields': ``{"attacks": "attack"}``.
+        lists: Whether numbers may be lists, ``1,8``.
     """
     fields = [n for n in only or plan.model_fields if n not in set(without)]
-    options = [make_option((called or {}).get(n, n), plan, n) for n in fields]
+    options = [make_option((called or {}).get(n, n), plan, n, lists=lists) for n in fields]
     field_of = dict(zip([option.name for option in options], fields, strict=True))
 
     def decorate(function: C) -> C:
@@ -71,10 +74,46 @@ def help_of(plan: type[BaseModel], field: str) -> str:
     return " ".join(paragraph.split())
 
 
-def make_option(name: str, plan: type[BaseModel], field: str) -> inspect.Parameter:
+class NumberOrList(click.ParamType):  # type: ignore[type-arg]  # not generic in all versions
+    """A number, or several separated by commas.
+
+    Args:
+        kind: The type of each number.
+    """
+
+    def __init__(self, kind: Any) -> None:
+        self.kind, self.name = kind, f"{kind.name}[,...]"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any | list[Any]:
+        """Reads ``8`` as a number, ``1,8`` and ``[1,8]`` as a list of them.
+
+        Args:
+            value: What was written.
+            param: The option, for errors.
+            ctx: The command, for errors.
+        """
+        text = str(value).strip()
+        if text.startswith("[") and text.endswith("]"):
+            text = text[1:-1]
+        found = [self.kind.convert(each.strip(), param, ctx) for each in text.split(",")]
+        return found if len(found) > 1 else found[0]
+
+
+NUMBERS = {int: NumberOrList(click.INT), float: NumberOrList(click.FLOAT)}
+
+
+def make_option(
+    name: str, plan: type[BaseModel], field: str, *, lists: bool = False
+) -> inspect.Parameter:
     """The option that sets a field; it is None (a flag: False) where it is not given."""
     kind = type_of_option(plan.model_fields[field].annotation)
-    option = typer.Option(f"--{name.replace('_', '-')}", help=help_of(plan, field))
+    words, help_text = f"--{name.replace('_', '-')}", help_of(plan, field)
+    if lists and kind in NUMBERS:
+        option = typer.Option(words, help=help_text, click_type=NUMBERS[kind])
+    else:
+        option = typer.Option(words, help=help_text)
     annotation = Annotated[kind if kind is bool else kind | None, option]  # type: ignore[valid-type]
     default = False if kind is bool else None
     return inspect.Parameter(

@@ -40,6 +40,15 @@ def report(
     formats: Annotated[
         str, typer.Option("--format", help="Of the figures: png, pdf, svg, or several.")
     ] = "png,pdf,svg",
+    annex: Annotated[
+        bool,
+        typer.Option(
+            "--annex",
+            help="Write annex.html into the run folder: what was found beside what EDPB Opinion "
+            "28/2024, NIST SP 800-226 and OWASP AISVS C11 ask, for a data protection impact "
+            "assessment. No legal advice.",
+        ),
+    ] = False,
     frontier: Frontier = None,
     fail_on: FailOn = None,
     junit: Junit = None,
@@ -47,7 +56,7 @@ def report(
     wide: Wide = False,
     as_json: Json = False,
 ) -> None:
-    """Show an earlier run again; write its page, tables and figures.
+    """Show an earlier run again; write its page, an annex, tables and figures.
 
     What made the run need not be installed.
     """
@@ -58,7 +67,7 @@ def report(
         check_is_audit(run)
     with INTERRUPTS.leaving_at_once():
         from keyhole.auditing.results import AuditResult, load_result
-        from keyhole.report import membership_page, write, write_figures
+        from keyhole.report import membership_page, write, write_annex, write_figures
     asked.open_baselines()
     known = open_frontier(frontier)
     files: list[Path] = []
@@ -71,6 +80,7 @@ def report(
             page = write(result, frontier=known)
         else:
             page = membership_page.write(result)
+        sheet = write_annex(result) if annex else None
         if csv is not None:
             result.to_csv(csv, per_image=per_image)
         if latex is not None:
@@ -80,7 +90,7 @@ def report(
             files = write_figures(result, figures, kinds)
     gate = asked.judge(result) if isinstance(result, AuditResult) else None
     print_run(result, page, wide=wide, as_json=as_json, gate=gate, frontier=known)
-    written = {"CSV": csv, "LaTeX": latex, f"{len(files)} figures": figures}
+    written = {"Annex": sheet, "CSV": csv, "LaTeX": latex, f"{len(files)} figures": figures}
     if not as_json:
         for name, path in written.items():
             if path is not None:

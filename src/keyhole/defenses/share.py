@@ -12,12 +12,11 @@ from keyhole.defenses.base import ClientSide, Defense
 from keyhole.defenses.kept_tensors import read_kept, write_kept
 from keyhole.defenses.traces import Trace, ZerosTrace
 from keyhole.errors import BadUpdate, DoesNotFit
-from keyhole.models.modes import BATCH_NORMS
+from keyhole.models.heads import NORMS, find_head
 from keyhole.update import Update, apply_change
 
 PRIVATE = "share-private"
 """The name under which a client keeps the weights that it does not share."""
-NORMS = (*BATCH_NORMS, nn.GroupNorm, nn.LayerNorm, nn.InstanceNorm2d)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,9 +115,3 @@ class Share(Defense):
     def _read_private(self, side: ClientSide, like: dict[str, Tensor]) -> dict[str, Tensor]:
         """The weights that the client kept; empty in its first round."""
         return read_kept(side.memory.get(PRIVATE), like, "share")
-
-
-def find_head(model: nn.Module) -> str | None:
-    """The name of the model's last linear layer; None if it has none."""
-    linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    return linear[-1] if linear else None

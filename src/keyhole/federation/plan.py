@@ -7,7 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from keyhole.mean_and_std import check_mean_and_std
 from keyhole.optimisers import OptimiserText
@@ -51,6 +56,10 @@ class TrainingPlan(Settings):
     """The data set, by name or folder."""
     model: str = "mlp"
     """The model, by name."""
+    share: str | None = None
+    """What clients train and send: head, norm+head, adapters, 'lora(r=8)' or all (default).
+
+    The rest of the model is frozen on every client."""
     clients: Count = 10
     """The number of clients."""
     rounds: Count = 5
@@ -116,6 +125,12 @@ class TrainingPlan(Settings):
         """Refuses one without the other."""
         check_mean_and_std(self.mean, self.std)
         return self
+
+    @model_serializer(mode="wrap")
+    def _leave_out_later_fields(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out fields that older versions did not have, as long as they change nothing."""
+        values: dict[str, Any] = dump(self)
+        return {name: v for name, v in values.items() if name != "share" or v is not None}
 
     @property
     def training(self) -> LocalTraining:

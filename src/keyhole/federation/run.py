@@ -25,6 +25,7 @@ from keyhole.federation.training_folder import CHECKPOINT, TrainingFolder
 from keyhole.lock import locked
 from keyhole.mean_and_std import normalisation_entries
 from keyhole.models import build
+from keyhole.models.fine_tuning import fine_tune
 from keyhole.models.weights import fill_defense_weights, read_defense_weights
 from keyhole.seeds import generator
 from keyhole.settings import Precision
@@ -176,6 +177,7 @@ def build_federation(
         seed=plan.seed,
         weights=plan.weights,
     )
+    model = fine_tune(model, plan.share)
     defense.validate(model)
     model = defense.prepare_model(model)
     if plan.weights is not None:
@@ -256,5 +258,6 @@ def describe_run(plan: TrainingPlan, data: ImageSet) -> dict[str, Any]:
         "image-size": plan.image_size,
         "by-user": reads_by_user(plan),
         **normalisation_entries(data.mean, data.std),
+        **({} if plan.share is None else {"share": plan.share}),
         "run": plan.model_copy(update={"rounds": 1}).digest,
     }

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from keyhole.auditing.listed_values import name_data_of_all_seeds, name_plain_data
 from keyhole.auditing.measured import find_measured
 from keyhole.auditing.measurement import Measurement, Regime, read_regime
 from keyhole.auditing.results import AuditResult
@@ -98,7 +99,7 @@ def load_frontier(result: AuditResult, given: Path | None = None) -> FrontierRes
 
 
 def advise(result: AuditResult, frontier: FrontierResult | None = None) -> tuple[Advice, ...]:
-    """One piece of advice for each model on each data set of an audit.
+    """One piece of advice for each model on each data set of an audit; seeds count together.
 
     Args:
         result: The audit.
@@ -106,13 +107,28 @@ def advise(result: AuditResult, frontier: FrontierResult | None = None) -> tuple
             in the run folder, if there is one.
     """
     frontier = frontier or load_frontier(result)
-    return tuple(advise_section(section, frontier) for section in result.sections)
+    return tuple(advise_section(section, frontier) for section in join_seeds(result.sections))
+
+
+def join_seeds(sections: Sequence[Section]) -> list[Section]:
+    """Sections that differ in their seed alone as one."""
+    joined: dict[tuple[str, str], Section] = {}
+    for section in sections:
+        first = section.findings[0] if section.findings else None
+        data = section.data if first is None else name_data_of_all_seeds(first)
+        before = joined.get((section.model, data), Section(section.model, data, (), ()))
+        joined[section.model, data] = replace(
+            before,
+            findings=(*before.findings, *section.findings),
+            verdicts=(*before.verdicts, *section.verdicts),
+        )
+    return list(joined.values())
 
 
 def advise_section(section: Section, frontier: FrontierResult | None) -> Advice:
     """What to do about one model on one data set."""
-    about = frontier
-    if about is not None and (about.plan.model, about.plan.data) != (section.model, section.data):
+    about, data = frontier, find_data(section)
+    if about is not None and (about.plan.model, about.plan.data) != (section.model, data):
         about = None
     regime = find_regime(section)
     measured = find_measured(regime, HONEST) if about is None and regime is not None else []
@@ -143,7 +159,12 @@ def find_regime(section: Section) -> Regime | None:
     """The regime of a section's findings; None where nothing was found."""
     if not section.findings:
         return None
-    return read_regime(section.model, section.data, section.findings[0].recipe)
+    return read_regime(section.model, find_data(section), section.findings[0].recipe)
+
+
+def find_data(section: Section) -> str:
+    """The name of a section's images, without what its plan lists."""
+    return name_plain_data(section.findings[0]) if section.findings else section.data
 
 
 def order_settings(settings: Sequence[AdvisedSetting]) -> list[AdvisedSetting]:
@@ -190,7 +211,8 @@ def write_command(section: Section) -> str:
     """The command that makes a frontier of the same model and data, where names can say them."""
     words = ["keyhole", "frontier"]
     words += ["--model", section.model if is_model(section.model) else "MODEL"]
-    words += ["--data", section.data if is_data(section.data) else "DATA"]
+    data = find_data(section)
+    words += ["--data", data if is_data(data) else "DATA"]
     recipe = section.findings[0].recipe if section.findings else {}
     if recipe.get("batch_size", 1) > 1:
         words += ["--victim-images", str(recipe["batch_size"])]

@@ -59,9 +59,11 @@ def describe_advice(
 
 def describe_audit(section: Section) -> Iterator[str]:
     """What the audit itself says not to rely on."""
-    broken = [label_defense(v.defense) for v in section.verdicts if v.status == BROKEN]
-    if broken:
-        yield f"Do not rely on {', '.join(dict.fromkeys(broken))}: broken in this audit."
+    broken = dict.fromkeys(label_defense(v.defense) for v in section.verdicts if v.status == BROKEN)
+    if UNDEFENDED in broken:
+        yield "Do not share updates without a defense: broken in this audit."
+    if relied := [name for name in broken if name != UNDEFENDED]:
+        yield f"Do not rely on {', '.join(relied)}: broken in this audit."
     malicious = [v.malicious for v in section.verdicts if v.malicious is not None]
     read = [each for each in malicious if each.status == BROKEN]
     if not read:

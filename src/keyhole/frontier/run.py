@@ -10,6 +10,7 @@ from keyhole.errors import DoesNotFit
 from keyhole.frontier.outcome import SettingOutcome
 from keyhole.frontier.pieces import build_setting_piece
 from keyhole.frontier.plan import FrontierPlan
+from keyhole.frontier.ranges import StrengthRange
 from keyhole.frontier.result import FrontierResult, SearchOutcome, make_result
 from keyhole.frontier.search import import_optuna, search_strength
 from keyhole.frontier.seed_outcome import SeedOutcome
@@ -44,7 +45,7 @@ def find_frontier(
     if plan.ranges:
         import_optuna()
     place = machine or Machine()
-    ends = [each.defense_at(share) for each in plan.ranges for share in (1.0, 0.0)]
+    ends = [text for each in plan.ranges for text in name_ends(each)]
     wanted = list(dict.fromkeys([*plan.settings, *ends]))
     fitting, unfit = split_by_fit(plan, wanted, place.data_dir)
 
@@ -54,34 +55,30 @@ def find_frontier(
     outcomes, failed = measure(fitting)
     if not outcomes:
         raise DoesNotFit(f"no setting could be measured: {'; '.join({**unfit, **failed}.values())}")
+
+    def measure_one(defense: str) -> SettingOutcome | None:
+        if defense not in outcomes and defense not in failed:
+            found, broken_off = measure([defense])
+            outcomes.update(found)
+            failed.update(broken_off)
+        return outcomes.get(defense)
+
     searches: list[SearchOutcome] = []
+    searched = {text: each.text for each in plan.ranges for text in name_ends(each)}
     for strength in plan.ranges:
-        ends_failed = [strength.defense_at(s) for s in (1.0, 0.0)]
-        if any(end not in outcomes for end in ends_failed):
-            continue  # why is among the settings that do not fit
-
-        def measure_one(defense: str) -> SettingOutcome:
-            if defense not in outcomes:
-                found, broken_off = measure([defense])
-                if defense not in found:
-                    raise DoesNotFit(f"{defense}: {broken_off[defense]}")
-                outcomes.update(found)
-            return outcomes[defense]
-
-        searched, _ = search_strength(strength, measure_one, plan.trials)
-        searches.append(searched)
-    named = set(plan.settings)
-    shown = [
-        each if text in named else SettingOutcome(each.seeds, searched=find_range(plan, text))
-        for text, each in outcomes.items()
-    ]
+        if all(end in outcomes for end in name_ends(strength)):  # else why is among the unfit
+            found, tried = search_strength(strength, measure_one, plan.trials)
+            searches.append(found)
+            searched |= dict.fromkeys(tried, strength.text)
+    for text in plan.settings:
+        searched.pop(text, None)
+    shown = [SettingOutcome(each.seeds, searched.get(text, "")) for text, each in outcomes.items()]
     return make_result(plan, shown, {**unfit, **failed}, searches)
 
 
-def find_range(plan: FrontierPlan, defense: str) -> str:
-    """The text of the range that a setting of a search belongs to."""
-    name = DEFENSES.parse(defense).name
-    return next((each.text for each in plan.ranges if each.name == name), "")
+def name_ends(strength: StrengthRange) -> list[str]:
+    """The defenses at the strong end of a range and at its mild one."""
+    return [strength.defense_at(share) for share in (1.0, 0.0)]
 
 
 def split_by_fit(

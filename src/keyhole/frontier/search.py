@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 SHARE = "share"
 """The parameter of a trial: the share of the way from the mild end to the strong one."""
 HELD = "held"
-Measure = Callable[[str], SettingOutcome]
-"""Measures one setting, or finds what was measured of it before."""
+Measure = Callable[[str], SettingOutcome | None]
+"""Measures one setting, or finds what was measured of it before; None where that fails."""
 
 
 def import_optuna() -> Any:
@@ -86,28 +86,29 @@ def read_trials(study: Any) -> dict[float, bool]:
 
 def search_strength(
     strength: StrengthRange, measure: Measure, trials: int
-) -> tuple[SearchOutcome, list[SettingOutcome]]:
-    """Halves a range until its trials are used up; the outcome, and all that was measured.
+) -> tuple[SearchOutcome, dict[str, SettingOutcome]]:
+    """Halves a range until its trials are used up; the outcome, and all measured settings by text.
 
-    It takes for granted that what holds at one strength holds at every greater one.
+    It ends early where a setting cannot be measured, and takes for granted that what holds at one
+    strength holds at every greater one.
 
     Args:
         strength: The range.
         measure: Measures one setting.
         trials: The most settings to measure.
     """
-    study, found = make_study(), dict[float, SettingOutcome]()
+    study, found, texts = make_study(), dict[float, SettingOutcome](), dict[float, str]()
     while len(found) < trials and choose_share(read_trials(study)) is not None:
         trial = study.ask()
         share = trial.suggest_float(SHARE, 0.0, 1.0)
         outcome = measure(strength.defense_at(share))
-        if outcome.label in {each.label for each in found.values()}:
-            break  # the range is too narrow to be halved again
-        found[share] = outcome
+        if outcome is None or outcome.label in {each.label for each in found.values()}:
+            break  # it failed, or the range is too narrow to be halved again
+        found[share], texts[share] = outcome, strength.defense_at(share)
         trial.set_user_attr(HELD, outcome.held)
         study.tell(trial, share if outcome.held else 1.0 + share)
     held = {share: found[share].held for share in found}
-    return describe_search(strength, found, held), list(found.values())
+    return describe_search(strength, found, held), {texts[share]: found[share] for share in found}
 
 
 def describe_search(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from keyhole.atomic import write_bytes
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.labels import label_attack, label_defense
 from keyhole.auditing.membership_result import MembershipResult
+from keyhole.auditing.pictures import victims_of
 from keyhole.auditing.results import AuditResult
 from keyhole.auditing.sections import Section
 from keyhole.auditing.store import Store
@@ -136,12 +137,12 @@ def strip_figures(section: Section, store: Store | None) -> Iterator[FigureFile]
         pictures = store.pictures(finding.key)
         if "seen" not in pictures:
             continue
-        truth = pictures.get("truth")
+        truth = pictures["truth"][:COLUMNS] if "truth" in pictures else None
         originals = b"" if truth is None else truth.numpy().tobytes()
         rows = groups.setdefault((label_defense(finding.defense), originals), [])
         if truth is not None and not rows:
             rows.append(build_strip_row("original", truth, ()))
-        rows.append(build_seen_row(finding, pictures["seen"]))
+        rows.append(build_seen_row(finding, pictures))
     for (defense, _), rows in groups.items():
         name = name_file("strip", section.model, section.data, defense)
         title = f"{section.model} on {section.data}, {describe_defense(defense)}"
@@ -154,11 +155,12 @@ def strip_figure(name: str, title: str, rows: Sequence[StripRow]) -> FigureFile:
     return FigureFile(name, title, size, partial(draw_strip, rows=rows), layout="compressed")
 
 
-def build_seen_row(finding: Finding, seen: Tensor) -> StripRow:
+def build_seen_row(finding: Finding, pictures: Mapping[str, Tensor]) -> StripRow:
     """Builds a row of what one attacker saw, with scores or the attacker's confidence."""
+    seen, victims = pictures["seen"][:COLUMNS], victims_of(pictures)[:COLUMNS]
     wrapped = wrap(label_attack(finding), LABEL, max_lines=3, placeholder=" ...")
     label = "\n".join([*wrapped, f"({finding.attacker})"])
-    captions = [view.caption_picture(finding, number) for number in range(len(seen))]
+    captions = [view.caption_picture(finding, victim) for victim in victims]
     return build_strip_row(label, seen, captions)
 
 

@@ -20,17 +20,22 @@ INK = "#123456"
 """A colour that is replaced by the page's own text colour, light or dark."""
 FONT = ("font-size", "font-family")
 """The attributes for the last two parts of a ``font`` declaration."""
+WIDEST = 256
+"""Width and height of the largest picture on a page; the run folder holds it as it was."""
+QUALITY = 80
+"""Of photographs on a page, from 0 to 100."""
 SWEEP_SIZE, LOSS_SIZE, ROC_SIZE = (8.4, 3.6), (3.6, 2.2), (8.4, 3.7)
 """Widths and heights in inches."""
 
 
 def encode_picture(image: Tensor) -> str:
-    """Encodes a uint8 ``[C, H, W]`` image as a data URI."""
+    """Encodes a uint8 ``[C, H, W]`` image as a data URI; a photograph is no larger than a page."""
     array = image.permute(1, 2, 0).numpy()
     picture = Image.fromarray(array[..., 0] if array.shape[-1] == 1 else array)
     buffer = io.BytesIO()
     if min(array.shape[:2]) >= LARGE:
-        picture.save(buffer, "WEBP", quality=90)
+        picture.thumbnail((WIDEST, WIDEST))
+        picture.save(buffer, "WEBP", quality=QUALITY)
         kind = "webp"
     else:
         picture.save(buffer, "PNG")

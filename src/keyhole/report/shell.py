@@ -9,8 +9,8 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-STYLES = ("page.css", "print.css")
-SCRIPT = "page.js"
+STYLES = ("page.css", "parts.css", "print.css", "regimes.css")
+SCRIPTS = ("page.js", "tables.js", "glossary.js", "sliders.js")
 
 
 def fill_template(name: str, **values: Any) -> str:
@@ -22,7 +22,7 @@ def fill_template(name: str, **values: Any) -> str:
         lstrip_blocks=True,
         loader=FunctionLoader(read_asset),
     )
-    style, script = "".join(read_asset(each) for each in STYLES), read_asset(SCRIPT)
+    style, script = ("".join(read_asset(each) for each in files) for files in (STYLES, SCRIPTS))
     return environment.get_template(name).render(
         style=style, script=script, policy=build_policy(style, script), **values
     )

@@ -23,22 +23,33 @@ from keyhole.auditing.verdict import (
     Verdict,
 )
 from keyhole.metrics import METRICS, Metric, Summary
+from keyhole.report.words import count_noun
 
 
 def summarise_verdicts(verdicts: Sequence[Verdict]) -> str:
-    """Says in a sentence or two how many settings were broken, by each kind of server.
+    """Says in a sentence in how many settings images were read, by each kind of server.
 
-    Settings that were not tested or not scored are counted separately.
+    Settings that were not tested or not scored are counted in sentences of their own.
     """
     honest, malicious = (
-        [v.by_server[server].status for v in verdicts if server in v.by_server]
+        Counter(v.by_server[server].status for v in verdicts if server in v.by_server)
         for server in (HONEST, MALICIOUS)
     )
     if not malicious:
-        return count_statuses(honest)
-    both = {"Honest server": honest, "Malicious server, which changes the model": malicious}
-    counted = {server: count_statuses(each) for server, each in both.items() if each}
-    return " ".join(f"{who}: {words[0].lower()}{words[1:]}" for who, words in counted.items())
+        return count_statuses(list(honest.elements()))
+    if not honest[BROKEN] + honest[NOT_BROKEN] + malicious[BROKEN] + malicious[NOT_BROKEN]:
+        return count_statuses([*honest.elements(), *malicious.elements()])
+    readings = [
+        f"{who} read private images in {count[BROKEN]} of {count_noun(judged, 'setting')}"
+        for who, count in (
+            ("an honest server", honest),
+            ("a malicious server, which changes the model,", malicious),
+        )
+        if (judged := count[BROKEN] + count[NOT_BROKEN])
+    ]
+    words = " and ".join(readings)
+    promise = "" if honest[BROKEN] + malicious[BROKEN] else ", which is no promise of safety"
+    return f"{words[0].upper()}{words[1:]}{promise}."
 
 
 def count_statuses(statuses: Sequence[str]) -> str:
@@ -181,7 +192,7 @@ def find_undefended(section: Section, attack: str) -> Finding | None:
     )
 
 
-def pair_pictures(pictures: dict[str, Tensor]) -> list[tuple[Tensor | None, Tensor]]:
+def pair_pictures(pictures: Mapping[str, Tensor]) -> list[tuple[Tensor | None, Tensor]]:
     """Pairs each original, if it is known, with what was seen of it, uint8 ``[C, H, W]`` each."""
     if "seen" not in pictures:
         return []

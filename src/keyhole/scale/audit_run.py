@@ -10,11 +10,11 @@ from typing import Any
 from keyhole.atomic import read_json
 from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.finding import Finding
+from keyhole.auditing.listed_values import SEED, SWEPT, describe_listed
 from keyhole.auditing.plan import Stage
 from keyhole.auditing.results import AuditResult
 from keyhole.auditing.store import Store
-from keyhole.auditing.sweep import SEED, Sweep
-from keyhole.auditing.sweep_tables import SWEPT
+from keyhole.auditing.sweep import Sweep
 from keyhole.auditing.verdict import judge_findings
 from keyhole.errors import DoesNotFit, KeyholeError, RunFolderError
 from keyhole.progress import Progress
@@ -22,13 +22,11 @@ from keyhole.scale.audit_pieces import build_audit_piece, split_stage
 from keyhole.scale.outcome import Place
 from keyhole.scale.piece import Machine, Piece
 from keyhole.scale.piece_store import PieceStore
-from keyhole.scale.run import FinishedPiece, PiecesFailed, run_pieces
+from keyhole.scale.run import FinishedPiece, run_pieces
 from keyhole.scale.shard import Shard
 
 PLACE = "place"
 """Where a finding's recipe holds the number of its piece in the plan."""
-NOT_SAID = ("model", "data")
-"""What reports name anyway; other listed values are added to the name of the data."""
 
 
 @dataclass(frozen=True)
@@ -52,9 +50,7 @@ class AuditPiece:
     @property
     def suffix(self) -> str:
         """What tells its data from that of other pieces in reports: `` (batch_size=4, seed=1)``."""
-        said = {k: v for k, v in self.values.items() if k not in NOT_SAID}
-        inner = ", ".join(f"{name}={value}" for name, value in said.items())
-        return f" ({inner})" if inner else ""
+        return describe_listed(self.values)
 
 
 def list_audit_pieces(sweep: Sweep) -> list[AuditPiece]:
@@ -112,15 +108,14 @@ def run_sweep(
         if fresh:
             for each in pieces:
                 store.forget(each.piece)
-        failed: PiecesFailed | None = None
         try:
             run_pieces([p.piece for p in pieces], store, on=on, machine=machine, progress=progress)
-        except PiecesFailed as error:
-            failed = error
-        finished = [each for each in pieces if store.is_finished(each.piece)]
-        result = collect_pieces(finished, store, folder)
-        if failed is not None:
-            raise failed
+        except Exception:
+            finished = [each for each in pieces if store.is_finished(each.piece)]
+            if finished:
+                collect_pieces(finished, store, folder)
+            raise
+        result = collect_pieces(pieces, store, folder)
         if shard is None:
             check_any_found(result)
         return result

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Local:
 
     def run(
         self, pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board
-    ) -> Iterator[Outcome]:
+    ) -> Generator[Outcome, None, None]:
         """Runs pieces and yields what became of each, as they end.
 
         Args:
@@ -56,7 +56,7 @@ class Local:
 
 def run_here(
     pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Runs one piece after the other in this process."""
     for piece in pieces:
 
@@ -68,13 +68,15 @@ def run_here(
             do_piece(piece, store, machine, report)
         except KeyholeError as error:
             yield Outcome(piece, str(error))
+        except Exception as defect:  # noqa: BLE001  raised again when all others have ended
+            yield Outcome(piece, defect=defect)
         else:
             yield Outcome(piece)
 
 
 def run_in_processes(
     pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board, workers: int
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Runs pieces in processes of their own, which end with this one."""
     context = multiprocessing.get_context("spawn")  # torch and CUDA do not survive a fork
     reports: Reports = context.SimpleQueue()
@@ -90,10 +92,9 @@ def run_in_processes(
             if not running:
                 return
             done, _ = wait(running, SECONDS_BETWEEN_LOOKS, return_when=FIRST_COMPLETED)
-            while not reports.empty():
-                board.report(*reports.get())
             for future in done:
-                yield Outcome(running.pop(future), future.result())
+                yield collect(running.pop(future), future)
+            show_reports(reports, {piece.key for piece in running.values()}, board)
     except BrokenProcessPool:
         raise RunFolderError(
             "a process was killed, perhaps because memory ran out: run the same command again to "
@@ -103,6 +104,24 @@ def run_in_processes(
         for process in list((pool._processes or {}).values()) if running else ():
             process.terminate()  # a piece may take hours to end
         pool.shutdown(cancel_futures=True)
+
+
+def show_reports(reports: Reports, at_work: Set[str], board: Board) -> None:
+    """Shows what was reported of pieces at work; of others it comes too late."""
+    while not reports.empty():
+        report = reports.get()
+        if report[0] in at_work:
+            board.report(*report)
+
+
+def collect(piece: Piece, future: Future[str | None]) -> Outcome:
+    """What became of a piece in another process."""
+    try:
+        return Outcome(piece, future.result())
+    except BrokenProcessPool:
+        raise
+    except Exception as defect:  # noqa: BLE001  raised again when all others have ended
+        return Outcome(piece, defect=defect)
 
 
 _reports: list[Reports] = []

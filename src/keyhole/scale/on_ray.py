@@ -10,8 +10,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,7 +51,7 @@ class Ray:
 
     def run(
         self, pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board
-    ) -> Iterator[Outcome]:
+    ) -> Generator[Outcome, None, None]:
         """Runs pieces and yields what became of each, as they end.
 
         Args:
@@ -59,16 +61,15 @@ class Ray:
             board: Shows where they stand.
         """
         ray = import_ray()
-        own = not ray.is_initialized()
-        if own:
-            self.connect(ray)
-        driver = Driver(ray, store, machine, board)
-        try:
+        with ExitStack() as stack:
+            if not ray.is_initialized():
+                # Ray prints there what becomes of workers, between the results of commands.
+                stack.enter_context(redirect_stdout(sys.stderr))
+                self.connect(ray)
+                stack.callback(ray.shutdown)
+            driver = Driver(ray, store, machine, board)
+            stack.callback(driver.cancel)
             yield from driver.run(pieces)
-        finally:
-            driver.cancel()
-            if own:
-                ray.shutdown()
 
     def connect(self, ray: Any) -> None:
         """Connects to the cluster.
@@ -112,6 +113,7 @@ class Driver:
         self.board.places = "on Ray"
         self.running: dict[Any, Piece] = {}
         self.tries: dict[str, int] = {}
+        self.looked_at = float("-inf")
         self.reports = self.start_reports()
         self.work = ray.remote(do_on_worker).options(
             num_cpus=machine.cpus, num_gpus=machine.gpus, max_retries=0
@@ -124,7 +126,7 @@ class Driver:
         here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), False)
         return self.ray.remote(ReportActor).options(num_cpus=0, scheduling_strategy=here).remote()
 
-    def run(self, pieces: Sequence[Piece]) -> Iterator[Outcome]:
+    def run(self, pieces: Sequence[Piece]) -> Generator[Outcome, None, None]:
         """Yields what became of each piece, as they end."""
         self.check_resources()
         waiting = iter(pieces)
@@ -138,12 +140,13 @@ class Driver:
             done, _ = self.ray.wait(
                 list(self.running), num_returns=1, timeout=SECONDS_BETWEEN_LOOKS
             )
-            if not done:
-                self.show_reports()
-            else:  # those that have ended by now, without waiting for others
+            if done:  # those that have ended by now, without waiting for others
                 done, _ = self.ray.wait(
                     list(self.running), num_returns=len(self.running), timeout=0
                 )
+            if time.monotonic() - self.looked_at >= SECONDS_BETWEEN_LOOKS:
+                self.show_reports()
+                self.looked_at = time.monotonic()
             for task in done:
                 outcome = self.collect(task)
                 if outcome is not None:
@@ -162,7 +165,7 @@ class Driver:
         try:
             return Outcome(piece, self.ray.get(task))
         except self.ray.exceptions.RayTaskError as error:
-            raise error.as_instanceof_cause() from None
+            return Outcome(piece, defect=error.as_instanceof_cause())
         except self.ray.exceptions.RayError as error:  # the worker or its machine is gone
             self.board.drop(piece.key)
             if self.tries[piece.key] >= TRIES:

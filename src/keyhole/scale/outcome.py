@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,11 +17,13 @@ class Outcome:
 
     Args:
         piece: The piece.
-        error: What the user can correct; None: its result is in the store.
+        error: What the user can correct; None: nothing.
+        defect: What else its work raised; None: nothing. Without either its result is in the store.
     """
 
     piece: Piece
     error: str | None = None
+    defect: Exception | None = None
 
 
 class Place(Protocol):
@@ -29,7 +31,7 @@ class Place(Protocol):
 
     def run(
         self, pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board
-    ) -> Iterator[Outcome]:
+    ) -> Generator[Outcome, None, None]:
         """Runs pieces and yields what became of each, as they end.
 
         Args:

@@ -14,7 +14,7 @@ from typing import Any
 
 from keyhole.atomic import check_writable, read_json, remove_tree, write_json
 from keyhole.errors import RunFolderError
-from keyhole.lock import FolderLock, make_folder
+from keyhole.lock import FolderBusy, FolderLock, make_folder
 from keyhole.scale.piece import Piece
 
 RESULT, WORK = "result.json", "work"
@@ -124,7 +124,7 @@ def wait_for_lock(root: Path) -> FolderLock:
     while True:
         try:
             return FolderLock(root)
-        except RunFolderError:
+        except FolderBusy:
             if time.monotonic() > give_up:
                 raise
         time.sleep(0.2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,17 @@ class PiecesFailed(KeyholeError):
         more = f"; and {len(failed) - NAMED} more" if len(failed) > NAMED else ""
         count = "1 piece" if total == 1 else f"{len(failed)} of {total} pieces"
         super().__init__(f"{count} failed, the results of all others are kept: {named}{more}")
+
+
+def raise_first_defect(failed: Sequence[Outcome], total: int) -> None:
+    """Raises what no user can correct, with its traceback; does nothing where there is none."""
+    for outcome in failed:
+        if outcome.defect is not None:
+            outcome.defect.add_note(
+                f"This was raised by the piece {outcome.piece.title or outcome.piece.key}; "
+                f"{len(failed)} of {total} pieces failed, the results of all others are kept."
+            )
+            raise outcome.defect
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,8 @@ def run_pieces(
 ) -> list[FinishedPiece]:
     """Runs the pieces that have no result yet, and returns all of them in their order.
 
-    A piece that fails stops no other. Called again after an interruption, it continues.
+    A piece that fails stops no other, for whatever reason. Called again after an interruption, it
+    continues.
 
     Args:
         pieces: The pieces; one that is there twice is run once.
@@ -80,6 +93,7 @@ def run_pieces(
 
     Raises:
         PiecesFailed: Some of them failed for reasons that the user can correct.
+        Exception: The first that the work of a piece raised besides, once all have ended.
     """
     unique = {piece.key: piece for piece in pieces}
     todo = [piece for piece in unique.values() if not store.is_finished(piece)]
@@ -90,10 +104,12 @@ def run_pieces(
     if todo:
         store.check()
         board = Board(shown)
-        for outcome in (on or Local()).run(todo, store, machine or Machine(), board):
-            board.finish(outcome.piece.key)
-            if outcome.error is not None:
-                failed.append(outcome)
+        with closing((on or Local()).run(todo, store, machine or Machine(), board)) as outcomes:
+            for outcome in outcomes:
+                board.finish(outcome.piece.key)
+                if outcome.error is not None or outcome.defect is not None:
+                    failed.append(outcome)
+    raise_first_defect(failed, len(unique))
     if failed:
         raise PiecesFailed(failed, len(unique))
     return [FinishedPiece(piece, store) for piece in pieces]

@@ -46,6 +46,7 @@ class UrlStore(PieceStore):
             ) from None
         self.url, self.base = url, base.rstrip("/")
         name = hashlib.sha256(url.encode()).hexdigest()[:12]
+        self.copier: Copier | None = None
         super().__init__(copy or Path(tempfile.gettempdir()) / f"keyhole-pieces-{name}")
 
     @property
@@ -57,15 +58,22 @@ class UrlStore(PieceStore):
         try:
             self.files.makedirs(self.base, exist_ok=True)
             self.files.pipe_file(f"{self.base}/.keyhole", b"")
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001  each file system has errors of its own
             raise RunFolderError(f"cannot write to {self.url} ({one_line(error)})") from None
 
+    def exists(self, name: str) -> bool:
+        """Whether a file or folder is there now; what other machines wrote is seen."""
+        self.files.invalidate_cache()
+        try:
+            return bool(self.files.exists(f"{self.base}/{name}"))
+        except Exception as error:  # noqa: BLE001  each file system has errors of its own
+            raise RunFolderError(f"cannot read {self.url} ({one_line(error)})") from None
+
     def is_finished(self, piece: Piece) -> bool:
-        return bool(self.files.exists(f"{self.base}/{piece.key}/{RESULT}"))
+        return self.exists(f"{piece.key}/{RESULT}")
 
     def has_begun(self, piece: Piece) -> bool:
-        there = self.files.exists(f"{self.base}/{piece.key}/{WORK}")
-        return bool(there) and not self.is_finished(piece)
+        return self.exists(f"{piece.key}/{WORK}") and not self.is_finished(piece)
 
     def read(self, piece: Piece) -> dict[str, Any]:
         self.get_file(f"{piece.key}/{RESULT}")
@@ -77,19 +85,24 @@ class UrlStore(PieceStore):
 
     def write(self, piece: Piece, result: Mapping[str, Any], cost: Mapping[str, Any]) -> None:
         super().write(piece, result, cost)
+        if self.copier is not None:
+            self.copier.copy()  # what belongs to the result is there before it
         self.put_file(self.root / piece.key / RESULT)
 
     def forget(self, piece: Piece) -> None:
         super().forget(piece)
-        if self.files.exists(f"{self.base}/{piece.key}"):
+        if self.exists(piece.key):
             self.files.rm(f"{self.base}/{piece.key}", recursive=True)
 
     @contextmanager
     def work_folder(self, piece: Piece) -> Iterator[Path]:
         with super().work_folder(piece) as folder:
             self.get_all(piece)
-            with Copier(self, folder):
-                yield folder
+            with Copier(self, folder) as self.copier:
+                try:
+                    yield folder
+                finally:
+                    self.copier = None
 
     def get_file(self, name: str) -> None:
         """Copies one file here; a file is there as a whole or not at all, here and there."""
@@ -100,11 +113,16 @@ class UrlStore(PieceStore):
         unfinished.replace(target)
 
     def get_all(self, piece: Piece) -> None:
-        place = f"{self.base}/{piece.key}/{WORK}"
-        if not self.files.exists(place):
-            return
-        for path in self.files.find(place):
-            self.get_file(path[path.rindex(f"{piece.key}/{WORK}/") :])
+        """Makes the copy what lies at the URL: what another machine has removed goes here, too."""
+        work = f"{piece.key}/{WORK}"
+        found = self.files.find(f"{self.base}/{work}") if self.exists(work) else []
+        names = {path[path.rindex(f"{work}/") :] for path in found}
+        copies = (path for path in (self.root / work).rglob("*") if path.is_file())
+        for path in copies:
+            if path.relative_to(self.root).as_posix() not in names:
+                path.unlink()
+        for name in sorted(names):
+            self.get_file(name)
 
     def put_file(self, path: Path) -> None:
         name = path.relative_to(self.root).as_posix()
@@ -112,7 +130,7 @@ class UrlStore(PieceStore):
         self.files.put_file(str(path), f"{self.base}/{name}")
 
     def remove_file(self, name: str) -> None:
-        if self.files.exists(f"{self.base}/{name}"):
+        if self.exists(name):
             self.files.rm_file(f"{self.base}/{name}")
 
 
@@ -127,7 +145,7 @@ class Copier:
     def __init__(self, store: UrlStore, folder: Path) -> None:
         self.store, self.folder = store, folder
         self.known = self.look()
-        self.ended = threading.Event()
+        self.ended, self.one_copies = threading.Event(), threading.Lock()
         self.thread = threading.Thread(target=self.copy_regularly, daemon=True)
 
     def __enter__(self) -> Copier:
@@ -155,18 +173,19 @@ class Copier:
 
     def copy(self) -> None:
         """Puts what is new, and removes what is gone."""
-        found = self.look()
-        for path, status in found.items():
-            if self.known.get(path) != status:
-                self.store.put_file(path)
-        for path in self.known.keys() - found.keys():
-            self.store.remove_file(path.relative_to(self.store.root).as_posix())
-        self.known = found
+        with self.one_copies:
+            found = self.look()
+            for path, status in found.items():
+                if self.known.get(path) != status:
+                    self.store.put_file(path)
+            for path in self.known.keys() - found.keys():
+                self.store.remove_file(path.relative_to(self.store.root).as_posix())
+            self.known = found
 
     def copy_regularly(self) -> None:
         """Copies until the work ends; what fails now is tried again later."""
         while not self.ended.wait(SECONDS_BETWEEN_COPIES):
             try:
                 self.copy()
-            except OSError as error:
+            except Exception as error:  # noqa: BLE001  each file system has errors of its own
                 log.warning("note: %s cannot be written now (%s)", self.store.url, one_line(error))

@@ -23,6 +23,7 @@ from keyhole.federation import Federation, LocalTraining
 from keyhole.models import build
 from keyhole.seeds import derive, generator, seeded_globally
 from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.coverage import settings_gap
 from keyhole_studies.csvar.generated import judge_generated
 from keyhole_studies.hitaj import Hitaj, Infiltration, make_differentiable
 from keyhole_studies.training import take_step
@@ -146,6 +147,11 @@ class GanExperiment(Experiment):
         if self.adaptive:
             known = make_differentiable(defense, generator(seed, "through"))
         return Infiltration(federation, self.setup.attack, client=1, known_defense=known)
+
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Another attack, or under another defense."""
+        gap = settings_gap(known["attack"], asdict(self.setup.attack), "attack")
+        return gap or settings_gap(known, {"defense": self.defense})
 
     def describe(self) -> dict[str, Any]:
         knows = ", which it knows" if self.adaptive else ""

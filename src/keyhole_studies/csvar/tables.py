@@ -30,7 +30,9 @@ def format_accuracies(study: Study, found: Results) -> Iterator[str]:
             row = [cells[name, defense, network] for network in networks]
             if any(cell in found for cell in row):
                 values = [format_accuracy(study, found, cell) for cell in row]
-                rows.append([f"{name}, {words}", *values])
+                counts = {found[c]["test_images"] for c in row if c in found}
+                n = " or ".join(f"{count:,}" for count in sorted(counts))
+                rows.append([f"{name}, {words}, n = {n}", *values])
     head = ("accuracy %: clean / as defended", *networks)
     yield from format_table("Table I, ten clients", head, rows)
 
@@ -89,7 +91,8 @@ def format_membership(study: Study, found: Results) -> Iterator[str]:
                 same = one["attack"] == "loss" and one["attacker"] == "naive"
                 auc = f"{one['auc']:.3f}" + (f" ({paper:.2f})" if same else "")
                 rates = [f"{100 * rate['rate']:.1f}" for rate in one["rates"]]
-                who = f"{words}: {one['attack']}, {one['attacker']}"
+                members = found[experiment.name].get("members", experiment.plan.members)
+                who = f"{words}: {one['attack']}, {one['attacker']}, {members} members"
                 rows.append([who, f"{100 * trial['gap']:.0f}", auc, *rates])
     head = ("attack", "gap", "AUC", "TPR % at .1% FPR", "at 1%")
     title = "Figure 7, membership inference on a client of 500 images"
@@ -121,8 +124,9 @@ def format_audits(study: Study, found: Results) -> Iterator[str]:
         for name, row in found[experiment.name]["rows"].items():
             values = [f"{row['metrics'][score]['mean']:.3f}" for score in SCORES]
             who = f"{attack_of_row(name)}, {row['attacker']}"
-            rows.append([experiment.name, who, *values])
-    head = ("images", "attack", "SSIM", "PSNR", "re-identified", "read")
+            count = str(found[experiment.name]["images"])
+            rows.append([experiment.name, who, count, *values])
+    head = ("cell", "attack", "images", "SSIM", "PSNR", "re-identified", "read")
     yield from format_table("What is seen of the images", head, rows)
 
 

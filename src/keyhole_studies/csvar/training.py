@@ -67,6 +67,7 @@ def train_clients(
     seed: int,
     device: torch.device,
     data_dir: str | None,
+    image_size: int | None = None,
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The global model after all rounds, and what is measured of it.
 
@@ -78,8 +79,9 @@ def train_clients(
         seed: Of weights, shares and batches.
         device: Where all of it runs.
         data_dir: Folder of data sets.
+        image_size: Images are scaled to it before clients defend them; None: they keep their size.
     """
-    resident = load_resident_data(name, data_dir, seed, device)
+    resident = load_resident_data(name, data_dir, seed, device, image_size)
     data = resident.data
     model = build_network(
         network, classes=len(data.classes), channels=data.shape[0], size=data.size, seed=seed
@@ -114,6 +116,7 @@ def train_clients(
     return model, {
         "recipe": asdict(settings),
         "clients": CLIENTS,
+        "image_size": list(data.size),
         "train_images": len(resident.train_indices),
         "test_images": len(resident.test_indices),
         "seconds": round(seconds, 1),

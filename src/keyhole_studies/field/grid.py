@@ -151,7 +151,9 @@ def choose_attacks(network: Network, defense: str) -> tuple[str, ...]:
 def make_training(scale: Scale, model: str) -> FedAvgSettings:
     """How the clients of a training learn; accuracy is taken after the last round alone."""
     rounds = int(scale.training["rounds"])
-    whole = {k: int(v) for k, v in scale.training.items() if k not in ("momentum", "clip")}
+    whole: dict[str, Any] = {
+        k: int(v) for k, v in scale.training.items() if k not in ("momentum", "clip")
+    }
     return FedAvgSettings(
         name="field",
         lr=scale.lr,

@@ -32,12 +32,17 @@ from keyhole.models import (
 from keyhole.seeds import derive, generator
 from keyhole.threat import Knowledge, Server
 from keyhole.update import Update
-from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.base import Experiment, Study, StudyContext, name_device
+from keyhole_studies.comparisons import Comparison
+from keyhole_studies.coverage import count_gap
 from keyhole_studies.mjp.experiments import TrainingExperiment
+from keyhole_studies.resident_data import measure_accuracy
 
 GAMMA = 0.9
 DEIT_S = "timm:deit_small_patch16_224"
 SETTINGS = ("a", "b", "c", "d")
+SCORES = ("mse", "fft2d", "psnr", "ssim", "lpips")
+"""The columns of the table."""
 
 
 @dataclass(frozen=True)
@@ -60,13 +65,37 @@ class AprilExperiment(Experiment):
         data = load(source, data_dir=context.data_dir, split=split)
         chosen = torch.randperm(len(data), generator=generator(study.seed, "april"))
         count = int(context.changes.get("victims") or self.images)
-        rows = {}
+        rows, accuracy = {}, {}
         for name, model in self.load_networks(study, context.runs):
             context.progress.show(f"{self.name}: {name}")
-            rows[name] = attack_images(
-                model.to(device), data, chosen[:count].tolist(), context.data_dir
-            )
-        return {"piece": self.name, "images": count, "data": source, "rows": rows}
+            model.to(device)
+            rows[name] = attack_images(model, data, chosen[:count].tolist(), context.data_dir)
+            if self.trained:
+                accuracy[name] = measure_accuracy(model, data, range(len(data)))
+        return {
+            "piece": self.name,
+            "images": count,
+            "data": source,
+            "rows": rows,
+            "accuracy": accuracy,
+            "seed": study.seed,
+            "device": name_device(device),
+        }
+
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Fewer images than asked for."""
+        return count_gap(
+            known["images"], int(context.changes.get("victims") or self.images), "images"
+        )
+
+    def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
+        """PSNR and SSIM of Table 5, where its networks are under attack."""
+        for row, values in study.published["table-5"].items():
+            setting, _, network = row.partition(" ")
+            found = known["rows"].get(network, {}).get(setting)
+            if found is not None:
+                yield Comparison(row, "psnr", found["psnr"], values[SCORES.index("psnr")])
+                yield Comparison(row, "ssim", found["ssim"], values[SCORES.index("ssim")])
 
     def load_networks(self, study: Study, runs: Path) -> Iterator[tuple[str, nn.Module]]:
         """The networks under attack, by name."""
@@ -75,7 +104,7 @@ class AprilExperiment(Experiment):
         for name in self.trained:
             experiment = study.find(name)
             assert isinstance(experiment, TrainingExperiment)
-            yield name, experiment.load_trained(study.seed, runs)
+            yield name, experiment.load_trained(experiment.choose_seed(study), runs)
 
     def describe(self) -> dict[str, Any]:
         return {"does": f"APRIL in four settings on {', '.join(self.trained) or DEIT_S}"}

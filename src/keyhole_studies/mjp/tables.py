@@ -8,7 +8,7 @@ from typing import Any
 from keyhole.defenses import Mjp
 from keyhole_studies.audits import attack_of_row
 from keyhole_studies.base import Study
-from keyhole_studies.mjp.april import SETTINGS, AprilExperiment
+from keyhole_studies.mjp.april import SCORES, SETTINGS, AprilExperiment
 from keyhole_studies.mjp.evaluation import GAMMAS
 from keyhole_studies.mjp.experiments import PrivacyExperiment, TrainingExperiment
 from keyhole_studies.result_files import Results
@@ -16,7 +16,6 @@ from keyhole_studies.tables import Cell, combine_tables, format_pairs, format_ta
 
 NETWORK_HEAD = ("network", "top-1 %", "Diff. Norm.", "consistency %")
 AUDIT_HEAD = ("gamma, attack", "attacker", "images", "SSIM", "PSNR", "LPIPS", "Re-ID %", "read %")
-SCORES = ("mse", "fft2d", "psnr", "ssim", "lpips")
 DIGITS = {"psnr": 1, "mse": 4, "fft2d": 4}
 
 
@@ -27,7 +26,9 @@ def format_networks(study: Study, found: Results) -> Iterator[str]:
         for name, paper in study.published["table-1"].items()
         if name in found
     ]
-    yield from format_table("Table 1, CIFAR-10 (the paper's: ImageNet)", NETWORK_HEAD, rows)
+    yield from format_table(
+        "Table 1, CIFAR-10's 10,000 test images (the paper's: ImageNet)", NETWORK_HEAD, rows
+    )
 
 
 def read_scores(result: Mapping[str, Any]) -> tuple[float, float, float]:
@@ -43,7 +44,9 @@ def format_variants(study: Study, found: Results) -> Iterator[str]:
         if name in found:
             top_1, _, same = read_scores(found[name])
             rows.append([study.labels["table-2"][name], *format_pairs((top_1, same), paper)])
-    yield from format_table("Table 2, variants", ("variant", "top-1 %", "consistency %"), rows)
+    yield from format_table(
+        "Table 2, variants, 10,000 test images", ("variant", "top-1 %", "consistency %"), rows
+    )
 
 
 def format_gammas(study: Study, found: Results) -> Iterator[str]:
@@ -56,7 +59,9 @@ def format_gammas(study: Study, found: Results) -> Iterator[str]:
             defense = experiment.parse_defense()
             assert isinstance(defense, Mjp)
             rows.append([f"{defense.gamma:g}", *format_pairs(read_scores(found[name]), paper)])
-    yield from format_table("Table 3, gamma in training", ("gamma", *NETWORK_HEAD[1:]), rows)
+    yield from format_table(
+        "Table 3, gamma in training, 10,000 test images", ("gamma", *NETWORK_HEAD[1:]), rows
+    )
 
 
 def format_inference(study: Study, found: Results) -> Iterator[str]:

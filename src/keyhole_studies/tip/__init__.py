@@ -10,6 +10,7 @@ from keyhole_studies.tip.front import UtilityExperiment, draw_front
 from keyhole_studies.tip.heatmaps import HeatMapExperiment
 from keyhole_studies.tip.inversion import InversionExperiment
 from keyhole_studies.tip.tables import format_tables
+from keyhole_studies.trained_audits import TrainedAudit
 
 
 def draw_figures(study: Study, results: Path, folder: Path) -> list[Path]:
@@ -24,6 +25,7 @@ STUDY = read_study(
         "heat-maps": HeatMapExperiment,
         "curve": CurveExperiment,
         "utility": UtilityExperiment,
+        "trained": TrainedAudit,
     },
     format_tables=format_tables,
     draw_figures=draw_figures,

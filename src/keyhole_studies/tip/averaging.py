@@ -49,6 +49,7 @@ class FedAvgSettings:
         model: The network.
         every: Accuracy is taken after so many rounds, and after the last.
         tested: It is taken on the first so many test images.
+        optimiser: The clients'.
     """
 
     name: str
@@ -63,6 +64,7 @@ class FedAvgSettings:
     model: str = "resnet18"
     every: int = 5
     tested: int = 10_000
+    optimiser: Literal["sgd", "adam"] = "sgd"
 
     def make_training(self) -> LocalTraining:
         """What a client does in a round."""
@@ -72,6 +74,7 @@ class FedAvgSettings:
             batch_size=self.batch_size,
             momentum=self.momentum,
             clip=self.clip,
+            optimiser=self.optimiser,
         )
 
     def describe_update(self, images: int) -> Update:

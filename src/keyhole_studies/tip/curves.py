@@ -10,6 +10,8 @@ import torch
 
 from keyhole.device import find_device
 from keyhole_studies.base import Experiment, Study, StudyContext, name_device
+from keyhole_studies.comparisons import Comparison
+from keyhole_studies.coverage import count_gap, settings_gap
 from keyhole_studies.tip.averaging import Calibration, FedAvgSettings, run_rounds
 
 
@@ -75,9 +77,23 @@ class CurveExperiment(Experiment):
             "points": list(points),
         }
 
-    def covers(self, known: dict[str, Any], context: StudyContext) -> bool:
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Another training or defense, or fewer rounds; one that diverged ends where it did."""
+        now = {**asdict(self.settings), "rounds": known["recipe"].get("rounds")}
+        gap = settings_gap(known["recipe"], now, "training")
+        gap = gap or settings_gap(known, {"defense": self.defense})
         last = known["points"][-1]
-        return bool(last["round"] >= self.settings.rounds or last.get("diverged"))
+        if gap or last.get("diverged"):
+            return gap
+        return count_gap(last["round"], self.settings.rounds, "rounds")
+
+    def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
+        """Accuracy at the rounds that could be read off the paper's figure."""
+        reached = {point["round"]: point["accuracy"] for point in known["points"]}
+        for number, paper in self.paper.items():
+            if int(number) in reached:
+                accuracy = 100 * reached[int(number)]
+                yield Comparison(f"round {number}", "points", accuracy, 100 * paper)
 
     def describe(self) -> dict[str, Any]:
         s = self.settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,8 @@ from typing import Any
 from keyhole.device import find_device
 from keyhole_studies.audits import attack_of_row
 from keyhole_studies.base import Experiment, Study, StudyContext, name_device
+from keyhole_studies.comparisons import Comparison
+from keyhole_studies.coverage import settings_gap
 from keyhole_studies.drawing import COLOURS, GREY, MARKS, name_marks, save_png
 from keyhole_studies.result_files import read_result
 from keyhole_studies.tip.averaging import FedAvgSettings, run_rounds
@@ -53,9 +55,16 @@ class UtilityExperiment(Experiment):
             "accuracy": last["accuracy"],
         }
 
-    def covers(self, known: dict[str, Any], context: StudyContext) -> bool:
-        """Accuracy after another training does not count."""
-        return bool(known["recipe"] == asdict(self.settings))
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Accuracy after another training, or under another defense, does not count."""
+        gap = settings_gap(known["recipe"], asdict(self.settings), "training")
+        return gap or settings_gap(known, {"defense": self.defense})
+
+    def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
+        """Accuracy, where the paper has one."""
+        if "accuracy" in self.paper:
+            accuracy = 100 * known["accuracy"]
+            yield Comparison("accuracy", "points", accuracy, self.paper["accuracy"])
 
     def describe(self) -> dict[str, Any]:
         return {"does": f"trains {self.settings.rounds} rounds on {self.data} under {self.defense}"}

@@ -29,6 +29,8 @@ from keyhole.seeds import derive, generator
 from keyhole.settings import ClientMode
 from keyhole.update import Update
 from keyhole_studies.base import Experiment, Study, StudyContext, name_device
+from keyhole_studies.comparisons import Comparison
+from keyhole_studies.coverage import count_gap, part, settings_gap
 from keyhole_studies.resident_data import ResidentData, load_resident_data, measure_accuracy
 from keyhole_studies.tip.explanations import (
     Explanations,
@@ -199,6 +201,26 @@ class HeatMapExperiment(Experiment):
             "device": name_device(device),
             "versions": read_versions(),
         }
+
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Another training or layer, fewer clients or images, or a defense without a row."""
+        trained = known["training"] if isinstance(known["training"], dict) else {}
+        now = {} if self.settings is None else asdict(self.settings)
+        gap = settings_gap(trained, now, "training")
+        layer = {"layer": self.layer or "last convolution", "network": self.network}
+        gap = gap or settings_gap(known, layer)
+        pairs = known["clients"] * known["images"]
+        gap = gap or count_gap(pairs, self.clients * self.images, "pairs")
+        asked = [*self.defenses, *self.equal_epsilon, *self.equal_noise]
+        missing = [name for name in asked if name not in known["rows"]]
+        return gap or (part(f"without {', '.join(missing)}") if missing else "")
+
+    def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
+        """PSNR and SSIM of the overlays."""
+        for defense, paper in self.paper.items():
+            found = known["rows"][defense]["uploaded"]["overlay"]
+            yield Comparison(defense, "psnr", found["psnr"], paper["psnr"])
+            yield Comparison(defense, "ssim", found["ssim"], paper["ssim"])
 
     def describe(self) -> dict[str, Any]:
         what = f"heat maps of {self.images} images by {self.clients} clients' {self.network}"

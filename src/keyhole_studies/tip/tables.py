@@ -90,8 +90,11 @@ def format_explanations(study: Study, found: Results) -> Iterator[str]:
                 f"{ours[key]:.2f}" + (f" ({paper[key]:g})" if key in paper else "")
                 for key in HEAT_SCORES
             ]
-            rows.append([f"{experiment.data}, {defense}", f"{row['noise_norm']:.1f}", *values])
-    head = ("defense", "noise norm", "MSE", "PSNR", "SSIM")
+            result = found[experiment.name]
+            pairs = str(result["clients"] * result["images"])
+            who = f"{experiment.data}, {defense}"
+            rows.append([who, pairs, f"{row['noise_norm']:.1f}", *values])
+    head = ("defense", "overlays", "noise norm", "MSE", "PSNR", "SSIM")
     yield from format_table("Table 2, heat maps", head, rows)
 
 

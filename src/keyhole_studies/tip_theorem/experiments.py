@@ -14,6 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from keyhole.defenses import DEFENSES, Tip
 from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.coverage import settings_gap
 from keyhole_studies.tip_theorem.bounds import (
     READINGS,
     Constants,
@@ -97,6 +98,11 @@ class TheoremExperiment(Experiment):
         found = summarise(known, tracks, settings)
         seconds = round(time.perf_counter() - began, 1)
         return {**about, "constants": asdict(known), **found, "seconds": seconds}
+
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Another descent or defense."""
+        gap = settings_gap(known["recipe"], asdict(self.settings), "descent")
+        return gap or settings_gap(known, {"defense": self.defense})
 
     def describe(self) -> dict[str, Any]:
         s = self.settings

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.datasets import load_digits
+from torch import nn
 
 from keyhole.auditing import run_plan
 from keyhole.defenses import DEFENSES, Dropout
+from keyhole.models import build
 from keyhole_studies import audits, load_study
-from keyhole_studies.result_files import write_result
+from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.result_files import SHIPPED, write_result
 from keyhole_studies.show import format_study, make_result_rows
+from keyhole_studies.tip.front import UtilityExperiment
+from keyhole_studies.trained_audits import TrainedAudit
 
 STUDY = load_study("dia")
 NAMES = ("mlp-mnist-p00", "mlp-mnist-p25")
@@ -53,41 +59,81 @@ def tiny(folder: Path) -> tuple[str, ...]:
     return ("--victims", "2", "--iterations", "3", "--data-dir", str(folder))
 
 
+AUDITS = [e for e in STUDY.experiments if isinstance(e, AuditExperiment)]
+VICTIMS = [e for e in AUDITS if e.stage.data != "imagenet-sample"]
+
+
 def test_every_cell_of_the_paper_is_an_experiment_of_its_own() -> None:
     names = [experiment.name for experiment in STUDY.experiments]
-    assert len(names) == len(set(names)) == 69
-    assert all(e.stage.victims * e.stage.batch_size == 128 for e in STUDY.experiments[:-1])
-    for experiment in STUDY.experiments:
+    assert len(names) == len(set(names))
+    assert all(e.stage.victims * e.stage.batch_size == 128 for e in VICTIMS)
+    for experiment in AUDITS:
         attacks = {text.partition("(")[0] for text in experiment.stage.attacks}
         assert set(experiment.paper) <= attacks
+    # Figures 2 and 7 have four networks, two data sets and four rates; Figure 6 has 36 batches.
+    main = [e for e in VICTIMS if re.fullmatch(r"[a-z0-9]+(-small)?-(mnist|cifar10)-p\d+", e.name)]
+    assert len(main) == 4 * 2 * 4
+    assert sum(e.stage.batch_size > 1 for e in VICTIMS) == 36
+    accuracies = [e for e in STUDY.experiments if isinstance(e, UtilityExperiment)]
+    assert len(accuracies) == 16
+    assert all(e.settings.rounds <= 100 for e in accuracies)
 
 
 def test_names_say_what_the_cells_are() -> None:
     data = {"dia-mnist": "mnist", "dia-cifar10": "cifar10"}
-    for experiment in STUDY.experiments[:-1]:
+    networks = {"tanh_lenet": "lenet-tanh", "stock_resnet18": "resnet18-stock"}
+    for experiment in VICTIMS:
         stage = experiment.stage
         defense = DEFENSES.parse(stage.defenses[0])
         rate = defense.p if isinstance(defense, Dropout) else 0.0
         batch = "" if stage.batch_size == 1 else f"-b{stage.batch_size}"
-        name = f"{stage.model}-{data[stage.data]}-p{round(100 * rate):02d}{batch}"
-        assert experiment.name == name
+        made = stage.model.rpartition(":")[2]
+        name = f"{networks.get(made, made)}-{data[stage.data]}-p{round(100 * rate):02d}{batch}"
+        trained = "trained-" if isinstance(experiment, TrainedAudit) else ""
+        assert re.fullmatch(f"{trained}{name}(-weight.*)?", experiment.name)
+
+
+def test_a_seed_gives_a_network_of_the_study_its_weights() -> None:
+    for name in ("tanh_lenet", "stock_resnet18"):
+        made = f"keyhole_studies.dia.networks:{name}"
+        one, same, other = (
+            build(made, classes=10, channels=1, image_size=32, seed=seed) for seed in (0, 0, 1)
+        )
+        weights = [next(model.parameters()) for model in (one, same, other)]
+        assert weights[0].equal(weights[1])
+        assert not weights[0].equal(weights[2])
+    tanh = build("keyhole_studies.dia.networks:tanh_lenet", classes=10, image_size=32)
+    plain = build("lenet", classes=10, image_size=32)
+    kinds = [type(layer).__name__ for layer in tanh]
+    assert kinds == [type(layer).__name__.replace("Sigmoid", "Tanh") for layer in plain]
+
+
+def test_the_wide_vit_has_wide_positions_and_49_dropouts() -> None:
+    made = "keyhole_studies.dia.networks:wide_vit_b16"
+    model = build(made, classes=10, image_size=32)
+    assert model.pos_embed.std() > 0.9
+    assert model.cls_token.std() > 0.9
+    assert sum(isinstance(module, nn.Dropout) for module in model.modules()) == 49
 
 
 def test_the_list_marks_what_is_done(keyhole: Command, tmp_path: Path) -> None:
     (tmp_path / "mine").mkdir()
     for name, images in ((NAMES[1], 128), (NAMES[0], 4)):
-        result = {"images": images, "rows": {}}
+        shipped = (SHIPPED / "dia" / f"{name}.json").read_text(encoding="utf-8")
+        result = {**json.loads(shipped), "images": images}
         (tmp_path / "mine" / f"{name}.json").write_text(json.dumps(result))
     code, out, err = keyhole("study", "dia", "--list", "--results", "mine", "--json")
     assert (code, err) == (0, "")
     listed = json.loads(out)
     assert listed["study"] == "dia"
-    assert len(listed["pieces"]) == 69
+    assert len(listed["pieces"]) == len(STUDY.experiments)
     assert [p["piece"] for p in listed["pieces"] if p["done"]] == [NAMES[1]]
     code, out, _ = keyhole("study", "dia", "--list", "--results", "mine")
     assert code == 0
     marked = [line.split()[:2] for line in out.splitlines() if line.split()[0] in ("done", "part")]
     assert sorted(marked) == [["done", NAMES[1]], ["part", NAMES[0]]]
+    (line,) = [line for line in out.splitlines() if line.split()[:2] == ["part", NAMES[0]]]
+    assert line.endswith("(4 of 128 images)")
     code, few, _ = keyhole(
         "study", "dia", NAMES[0], "--victims", "4", "--list", "--results", "mine"
     )
@@ -155,7 +201,7 @@ def test_experiments_are_run_once_and_shown_beside_the_paper(
 
     shown = json.loads(keyhole("study", "dia", "--show", "--json")[1])["rows"]
     assert shown == make_result_rows(STUDY, folder)
-    cells = {(row["piece"], row["attack"]): row for row in shown}
+    cells = {(row["piece"], row["attack"]): row for row in shown if row["ours"] is not None}
     assert {piece for piece, _ in cells} == set(NAMES)
     ig = cells[NAMES[1], "ig"]
     assert ig["paper"] == {"ssim": 0.79}
@@ -180,7 +226,10 @@ def test_an_attack_that_was_not_run_still_shows_what_the_paper_reports(tmp_path:
     row = {"metrics": {"ssim": {"mean": 0.5}}, "iterations": 3, "seconds": 1.0}
     value = {"rows": {"ig": row}, "images": 2, "device": "cpu"}
     write_result(tmp_path / "new", NAMES[1], value)
-    found = {r["attack"]: r for r in make_result_rows(STUDY, tmp_path / "new")}
+    rows = make_result_rows(STUDY, tmp_path / "new")
+    assert {r["piece"] for r in rows} == {e.name for e in STUDY.experiments}
+    assert all(r["ours"] is None for r in rows if r["piece"] != NAMES[1])
+    found = {r["attack"]: r for r in rows if r["piece"] == NAMES[1]}
     assert found["ig"]["ours"] == {"ssim": 0.5}
     assert found["wiig"]["ours"] == {}
     assert found["wiig"]["paper"] == {"ssim": 1.0}
@@ -194,5 +243,7 @@ def test_a_star_stands_for_all_that_begin_so_and_none_is_chosen_twice() -> None:
     assert {e.name for e in STUDY.choose(["lenet-*-p00"])} == {
         "lenet-mnist-p00",
         "lenet-cifar10-p00",
+        "lenet-tanh-mnist-p00",
+        "lenet-tanh-cifar10-p00",
     }
     assert STUDY.choose([]) == list(STUDY.experiments)

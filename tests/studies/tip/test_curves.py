@@ -58,7 +58,7 @@ def test_a_curve_tells_accuracy_and_noise(defense: str, tmp_path: Path) -> None:
     found = curve.measure(make_study(curve), context)
     assert [point["round"] for point in found["points"]] == [2, 3]
     for point in found["points"]:
-        assert 0 <= point["accuracy"] <= 1
+        assert (SMALL.tested * point["accuracy"]) % 1 == pytest.approx(0, abs=1e-6)
         assert point["update_norm"] > 0
         assert (point["noise_norm"] > 0) == (point["strength"] > 0) == (defense != "none")
     if defense == "tip(beta=0.01)":
@@ -66,7 +66,10 @@ def test_a_curve_tells_accuracy_and_noise(defense: str, tmp_path: Path) -> None:
         expected = 0.01 * Tip().energy(model) ** 0.5
         assert found["points"][0]["noise_norm"] == pytest.approx(expected, rel=0.1)
     assert curve.covers(found, context)
-    assert not curve.covers({**found, "points": found["points"][:1]}, context)
+    shorter = {**found, "points": found["points"][:1]}
+    assert curve.find_gap(shorter, context) == "part (2 of 3 rounds)"
+    other = {**found, "recipe": {**found["recipe"], "lr": 0.5}}
+    assert curve.find_gap(other, context) == "stale (training: lr 0.5, now 0.1)"
 
 
 def test_a_curve_is_what_a_federation_does() -> None:

@@ -13,6 +13,7 @@ from keyhole.attacks.analytic.linear_algebra import share_in_range
 from keyhole.attacks.analytic.noise import apply_wiener_filter, known_white_noise
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.malicious.imprint_block import NAME, ImprintBlock, insert_block
+from keyhole.attacks.malicious.imprint_gain import choose_gain
 from keyhole.attacks.malicious.ladder import read_bins, read_noisy_bins, spread_quantiles
 from keyhole.defenses.capabilities import Capability
 from keyhole.errors import DoesNotFit
@@ -34,12 +35,13 @@ class Imprint(Attack):
         form: ``cumulative``: rows fire from their threshold on (one step). ``sparse``: each row
             fires in its own bin alone, which local steps leave intact. ``one-shot``: one bin, in
             which one of the images is expected. ``auto`` takes the sparse form for several steps.
-        gain: How much the block brightens an image that fires every row, in input units.
+        gain: How much the block brightens an image that fires every row, in input units. ``auto``:
+            what gives public images the largest gradient in the block, up to 10,000.
     """
 
     bins: Annotated[int, Field(ge=1, le=1 << 16)] = 1024
     form: Form = "auto"
-    gain: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    gain: Annotated[float, Field(gt=0, allow_inf_nan=False)] | Literal["auto"] = "auto"
 
     name: ClassVar[str] = "imprint"
     summary: ClassVar[str] = "sorts a batch into the bins of an added layer and reads each"
@@ -51,7 +53,22 @@ class Imprint(Attack):
 
     def alter(self, model: nn.Module, public: PublicKnowledge | None = None) -> nn.Module:
         row, thresholds, sparse = self._place_thresholds(model, public)
-        return insert_block(model, ImprintBlock(row, thresholds, sparse=sparse, gain=self.gain))
+        gain = self._find_gain(model, row, thresholds, sparse, public)
+        return insert_block(model, ImprintBlock(row, thresholds, sparse=sparse, gain=gain))
+
+    def _find_gain(
+        self,
+        model: nn.Module,
+        row: Tensor,
+        thresholds: Tensor,
+        sparse: bool,
+        public: PublicKnowledge | None,
+    ) -> float:
+        """The gain as given, or found with public images."""
+        if self.gain != "auto":
+            return self.gain
+        assert public is not None  # the thresholds are placed by it
+        return choose_gain(model, row, thresholds, sparse, public)
 
     def _place_thresholds(
         self, model: nn.Module, public: PublicKnowledge | None

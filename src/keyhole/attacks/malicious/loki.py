@@ -48,7 +48,10 @@ class Loki(Imprint):
         if sparse:
             raise DoesNotFit("attack 'loki' needs clients that take one step")
         every = thresholds.repeat(public.clients)
-        return insert_block(model, ImprintBlock(row, every, sparse=False, gain=self.gain))
+        gain = self._find_gain(model, row, thresholds, sparse, public)
+        if self.gain == "auto":
+            gain *= public.clients  # an image fires the rows of one client alone
+        return insert_block(model, ImprintBlock(row, every, sparse=False, gain=gain))
 
     def personalise(self, model: nn.Module, client: int, public: PublicKnowledge) -> nn.Module:
         own = copy.deepcopy(model)

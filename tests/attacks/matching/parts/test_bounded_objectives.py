@@ -96,7 +96,8 @@ def test_known_values_are_compared_and_others_stay_between_bounds(bounded: tuple
         fit = float((g * t)[known].sum() / g[known].square().sum())
         scale = fit if fit > 0 else float(t[known].norm() / g[known].norm())
         beyond = distance(scale * g, bounds).square().sum() / t.square().sum()
-        expected.append(1 - cosine(g[known], t[known]) + EXCESS_WEIGHT * float(beyond))
+        together = 1 - cosine(g[known], t[known]) + EXCESS_WEIGHT * float(beyond)
+        expected.append(together / (1 + 2 * EXCESS_WEIGHT))
     assert targets.shows_values
     assert BoundedCosine()(BuiltMatch(G, targets)).tolist() == pytest.approx(expected)
 
@@ -134,6 +135,19 @@ def test_without_bounds_it_is_the_plain_distance(
     match = BuiltMatch(draw(0), Targets(draw(1)))
     assert isinstance(plain.bounded(), bounded)
     torch.testing.assert_close(plain.bounded()(match), plain(match))
+
+
+def test_bounds_that_close_leave_the_cosine_near_the_images() -> None:
+    """An attacker who knows of a defense that hides next to nothing loses nothing by it."""
+    T = draw(1)
+    near = {n: t + 1e-3 * noise for (n, t), noise in zip(T.items(), draw(2).values(), strict=True)}
+    bounds = [{"bias": Interval(t - 1e-9, t + 1e-9)} for t in T["bias"]]
+    own = [{n: t[v] for n, t in T.items()} for v in range(VICTIMS)]
+    targets = Targets.stack(own, T["conv"], intervals=bounds)
+    plain = Cosine()(BuiltMatch(near, Targets(T)))
+    assert BoundedCosine()(BuiltMatch(near, targets)).tolist() == pytest.approx(
+        plain.tolist(), rel=1e-3
+    )
 
 
 def test_the_true_gradient_is_at_distance_zero_whatever_its_length() -> None:
