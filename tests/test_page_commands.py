@@ -21,7 +21,12 @@ from scripts import ROOT
 
 Run = Callable[..., tuple[int, str, str]]
 
-WHOLE = ("README.md", "docs/howto/command_line.md", "docs/howto/captured_runs.md")
+WHOLE = (
+    "README.md",
+    "docs/howto/annex.md",
+    "docs/howto/captured_runs.md",
+    "docs/howto/command_line.md",
+)
 """Pages whose commands run as they are printed."""
 ELSEWHERE = {
     "docs/start.md": "tests/test_site_pages.py",

@@ -21,7 +21,7 @@ import click
 
 from keyhole.auditing import Plan, Stage, result_schema
 from keyhole.cli import load_commands
-from keyhole.report.details import describe_entry, list_entries
+from keyhole.report import describe_entry, list_entries
 from keyhole.settings import Settings
 
 PART_COLUMNS = {
