@@ -1,4 +1,4 @@
-"""Clients of 8 images and 4 local steps of 2 with momentum: `sme` beside one large step.
+"""Clients of 8 images and 4 local steps of 2 with momentum: attacks beside one large step.
 
     python tools/measure_local_steps.py --data-dir DATA --iterations 2000 --victims 4 --device cuda
 
@@ -14,8 +14,8 @@ import time
 import torch
 from torch import nn
 
-from keyhole.attacks import InvertingGradients, Matching, SurrogateInversion
-from keyhole.attacks.matching import take_as_one_step
+from keyhole.attacks import EpochMatching, InvertingGradients, Matching, SurrogateInversion
+from keyhole.auditing.step_orders import count_orders
 from keyhole.data import denormalise, load
 from keyhole.defenses import NoDefense
 from keyhole.federation import LocalTraining, train_client
@@ -40,18 +40,19 @@ def main() -> None:
     """Lets clients train and attacks them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-dir")
+    parser.add_argument("--data", default="dia-cifar10")
     parser.add_argument("--iterations", type=int, default=2000)
     parser.add_argument("--victims", type=int, default=4)
     parser.add_argument("--lr", type=float, nargs="+", default=[0.01, 0.05])
     parser.add_argument("--models", nargs="+", default=["vit-small", "quickstart"])
     parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
-    data = load("dia-cifar10", data_dir=options.data_dir)
+    data = load(options.data, data_dir=options.data_dir)
     for name in options.models:
         model = (
             quickstart(10)
             if name == "quickstart"
-            else build(name, classes=10, channels=3, image_size=32, seed=0)
+            else build(name, classes=10, channels=data.shape[0], image_size=data.size, seed=0)
         ).to(options.device)
         for lr in options.lr:
             seen, truths = observe(model, data, lr, options)
@@ -62,11 +63,11 @@ def main() -> None:
                     SurrogateInversion(iterations=options.iterations, weighted=False),
                 ),
                 ("sme", SurrogateInversion(iterations=options.iterations)),
+                ("epoch-matching", EpochMatching(iterations=options.iterations)),
             ]
             for label, attack in attacks:
                 began = time.perf_counter()
-                one = [take_as_one_step(observation) for observation in seen]
-                found = list(attack.on_many(one))
+                found = list(attack.on_many(seen))
                 values = []
                 for images, reconstruction in zip(truths, found, strict=True):
                     pixels = denormalise(reconstruction.images.cpu(), data.mean, data.std).clamp(
@@ -93,6 +94,7 @@ def main() -> None:
 def observe(model: nn.Module, data, lr: float, options) -> tuple[list[Observation], list]:  # type: ignore[no-untyped-def]
     """What the server sees of clients with 8 images each, and these images."""
     training = LocalTraining(lr=lr, epochs=1, batch_size=2, momentum=0.9)
+    orders = count_orders(8, 2, 4)
     seen, truths = [], []
     for victim in range(options.victims):
         indices = list(range(8 * victim, 8 * victim + 8))
@@ -107,7 +109,14 @@ def observe(model: nn.Module, data, lr: float, options) -> tuple[list[Observatio
             training=training,
         )
         knowledge = Knowledge(
-            data.shape, len(data.classes), data.mean, data.std, batch_size=8, labels=labels
+            data.shape,
+            len(data.classes),
+            data.mean,
+            data.std,
+            batch_size=8,
+            labels=labels.sort().values,
+            optimiser=training.read_optimiser(),
+            orders=orders,
         )
         seen.append(Server(model).receive(update, knowledge, client=victim))
         truths.append(images)

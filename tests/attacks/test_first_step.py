@@ -17,6 +17,7 @@ from keyhole.defenses.base import Defense
 from keyhole.federation import LocalTraining
 from keyhole.metrics import psnr
 from keyhole.models import build
+from keyhole.threat import SeenRound
 
 Observe = Callable[..., Any]
 DIGITS = load("digits")
@@ -50,6 +51,19 @@ def test_a_closed_form_reads_what_another_optimiser_hid(observe: Observe, text: 
     assert undone.knowledge.optimiser.is_plain
     assert decibels(victim, undone) > 40
     assert decibels(victim, undone) > decibels(victim, seen) + 10
+
+
+def test_earlier_rounds_are_undone_from_their_own_weights(observe: Observe) -> None:
+    _, seen = seen_by(observe, "sgd(momentum=0.9, weight_decay=0.1)")
+    alone = undo_first_step(seen)
+    own = {name: tensor.clone() for name, tensor in seen.model.state_dict().items()}
+    other = {name: tensor + 1 for name, tensor in own.items()}
+    rounds = (SeenRound(1, own, seen.update), SeenRound(2, other, seen.update))
+    same, moved = undo_first_step(replace(seen, rounds=rounds)).rounds
+    for name, change in alone.update.change.items():
+        assert torch.equal(same.update.change[name], change)
+        expected = change + 0.01 * 0.1  # the decay of weights that are greater by 1
+        assert torch.allclose(moved.update.change[name], expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("defense", [NoDefense(), Share(part="body")])

@@ -1,4 +1,4 @@
-"""The script that measures `sme` beside one large step."""
+"""The script that measures attacks on many local steps beside one large step."""
 
 from __future__ import annotations
 
@@ -19,5 +19,6 @@ def test_a_line_for_each_attack(
     monkeypatch.setattr("sys.argv", ["measure", "--data-dir", str(data_dir), *options])
     script.main()
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["attack"] for line in lines] == ["one large step (ig)", "sme, images alike", "sme"]
+    expected = ["one large step (ig)", "sme, images alike", "sme", "epoch-matching"]
+    assert [line["attack"] for line in lines] == expected
     assert all(len(line["psnr"]) == 8 for line in lines)

@@ -6,6 +6,7 @@ weights that the server sent, and the server can undo it: all attacks then see a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from torch import Tensor
@@ -14,6 +15,7 @@ from keyhole.defenses import Defense
 from keyhole.defenses.base import uses_door
 from keyhole.optimisers import Sgd
 from keyhole.threat import Observation
+from keyhole.update import Update
 
 
 def undo_first_step(observation: Observation) -> Observation:
@@ -31,17 +33,24 @@ def undo_first_step(observation: Observation) -> Observation:
         return observation
     if knowledge.defense is not None and changes_updates(knowledge.defense):
         return observation
-    weights = dict(observation.model.named_parameters())
+    weights = {name: p.detach() for name, p in observation.model.named_parameters()}
 
-    def undo(name: str, change: Tensor) -> Tensor:
-        if name not in weights:  # a buffer
-            return change
-        return -update.lr * optimiser.undo_first_step(change, weights[name].detach(), update.lr)
+    def undo(update: Update, before: Mapping[str, Tensor]) -> Update:
+        def of_weight(name: str, change: Tensor) -> Tensor:
+            if name not in weights:  # a buffer
+                return change
+            return -update.lr * optimiser.undo_first_step(change, before[name], update.lr)
 
+        return update.map(of_weight)
+
+    rounds = (
+        replace(r, update=undo(r.update, {**weights, **r.weights})) for r in observation.rounds
+    )
     return replace(
         observation,
-        update=update.map(undo),
-        earlier=tuple(each.map(undo) for each in observation.earlier),
+        update=undo(update, weights),
+        earlier=tuple(undo(each, weights) for each in observation.earlier),
+        rounds=tuple(rounds),
         knowledge=replace(knowledge, optimiser=Sgd()),
     )
 

@@ -14,7 +14,6 @@ from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.matching.engine import Engine
-from keyhole.attacks.matching.gradients.anchored_norm import KnownMoments, KnownStatistics
 from keyhole.attacks.matching.gradients.choice import choose_matcher
 from keyhole.attacks.matching.gradients.match import Targets
 from keyhole.attacks.matching.gradients.matchers import Matcher
@@ -24,11 +23,7 @@ from keyhole.attacks.matching.problem import MatchingProblem, enumerate_label_or
 from keyhole.attacks.matching.readable_masks import read_masks
 from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.state import Outcome, State
-from keyhole.attacks.matching.uploaded_statistics import (
-    read_statistics,
-    shares_statistics,
-    stack_statistics,
-)
+from keyhole.attacks.matching.victim_statistics import all_make_sense, stack_uploaded
 from keyhole.models.anatomy import unused_parameters
 from keyhole.seeds import generator
 from keyhole.threat import Observation
@@ -53,7 +48,7 @@ class VictimGroup:
         self.observations = [attack.prepare(each) for each in observations]
         self.problem = attack.build_problem(self.observations[0])
         self.notes: list[str] = []
-        if not self._all_statistics_make_sense(self.observations, self.problem):
+        if not all_make_sense(self.observations, self.problem):
             self.problem = replace(self.problem, norms=())
         if self.problem.norms and attack.batch_statistics != "ignored":
             count = len(self.problem.norms)
@@ -75,17 +70,6 @@ class VictimGroup:
             return []
         numbers = [{seen.number for seen in each.rounds} for each in self.observations]
         return sorted(set.intersection(*numbers))
-
-    @staticmethod
-    def _all_statistics_make_sense(
-        observations: Sequence[Observation], problem: MatchingProblem
-    ) -> bool:
-        """Whether what every victim uploaded can be the statistics of a batch."""
-        return all(
-            shares_statistics(problem.model, each.update.change, each.knowledge)
-            and (not problem.norms or read_moments(each, problem) is not None)
-            for each in observations
-        )
 
     def with_parts(self, parts: MatchingParts) -> VictimGroup:
         """The same victims attacked with other parts; extra inputs and notes are shared."""
@@ -138,7 +122,7 @@ class VictimGroup:
         for number in self.rounds:
             before = [each.in_round(number) for each in seen]
             problem = MatchingProblem.from_observation(before[0])
-            if not self._all_statistics_make_sense(before, problem):
+            if not all_make_sense(before, problem):
                 problem = replace(problem, norms=())
             others.append(self.match_observations(before, problem))
         return RoundsMatcher(adapted, others)
@@ -157,7 +141,7 @@ class VictimGroup:
         matcher, notes = choose_matcher(
             problem,
             targets,
-            known=self.known_statistics(observations, problem),
+            known=stack_uploaded(observations, problem, self.attack.batch_statistics),
             backend=self.attack.backend,
             statistics=self.parts.needs_statistics,
             needs_full_gradients=self.parts.needs_full_gradients,
@@ -165,22 +149,6 @@ class VictimGroup:
         )
         self.notes += [note for note in notes if note not in self.notes]
         return matcher
-
-    def known_statistics(
-        self, observations: Sequence[Observation], problem: MatchingProblem
-    ) -> KnownStatistics | None:
-        """The batch statistics that victims uploaded; None: unknown, or to be ignored."""
-        use, steps = self.attack.batch_statistics, problem.steps
-        if not problem.norms or use == "ignored":
-            return None
-        moments = [read_batch_moments(each, problem) for each in observations]
-        return stack_statistics(
-            moments,
-            problem.norms,
-            steps=steps,
-            anchored=steps == 1 and use in ("auto", "anchored", "both"),
-            like=problem.like,
-        )
 
     def known_values(self, victims: Sequence[int]) -> State:
         """What is known about some victims, ``[N, ...]``."""
@@ -267,23 +235,6 @@ class VictimGroup:
             diagnostics=diagnostics,
             notes=tuple(runner.notes),
         )
-
-
-def read_moments(observation: Observation, problem: MatchingProblem) -> list[KnownMoments] | None:
-    """The moments that a victim uploaded, by BatchNorm; None if they make no sense."""
-    return read_statistics(
-        problem.norms,
-        observation.update.change,
-        steps=problem.steps,
-        batch=problem.local_batch,
-    )
-
-
-def read_batch_moments(observation: Observation, problem: MatchingProblem) -> list[KnownMoments]:
-    """The same for a victim whose moments are known to make sense."""
-    found = read_moments(observation, problem)
-    assert found is not None
-    return found
 
 
 def concatenate_masks(observation: Observation) -> Tensor:
