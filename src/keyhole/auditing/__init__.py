@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
-    from keyhole.auditing.captured_membership import (
-        CapturedMembership,
-        infer_captured_membership,
-    )
+    from keyhole.auditing.captured_inference import CapturedMembership
+    from keyhole.auditing.captured_membership import infer_captured_membership
     from keyhole.auditing.comparison import Comparison, compare_results
     from keyhole.auditing.empirical_epsilon import EpsilonResult, audit_epsilon
     from keyhole.auditing.epsilon_plan import EpsilonPlan

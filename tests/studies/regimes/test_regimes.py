@@ -28,6 +28,13 @@ CELLS = [
 ]
 
 
+ROWS: dict[str, dict[str, int]] = {
+    **{"ig": {"iterations": 300}, "cocktail-party": {"iterations": 1000}},
+    "linear": {},
+}
+"""What each attack of a result was allowed; the option limits gradient matching alone."""
+
+
 def context_of(folder: Path, **changes: int) -> StudyContext:
     progress = NullProgress()
     return StudyContext(folder, str(SHARED), "cpu", progress, changes=changes)
@@ -51,7 +58,7 @@ def test_every_combination_is_a_cell_of_its_own() -> None:
 
 def test_a_result_counts_for_as_many_clients_and_iterations() -> None:
     cell = read_regimes().find(CELLS[1])
-    rows = {"ig": {"parameters": {"iterations": 300}}, "linear": {"parameters": {}}}
+    rows = {name: {"parameters": found} for name, found in ROWS.items()}
     known = {"victims": 4, "rows": rows}
     assert not cell.covers(known, context_of(Path("runs")))
     assert cell.covers(known, context_of(Path("runs"), iterations=300))
