@@ -260,9 +260,9 @@ class RegimeExperiment(Experiment):
             return True
         victims = context.changes.get("victims") or self.settings.scale.victims
         wanted = context.changes.get("iterations") or self.settings.scale.iterations
-        taken = [row["parameters"].get("iterations") for row in known["rows"].values()]
-        longest = max((each for each in taken if each), default=None)
-        return bool(known["victims"] >= victims and (longest is None or longest >= wanted))
+        allowed = [row["parameters"].get("iterations") for row in known["rows"].values()]
+        enough = all(each >= wanted for each in allowed if each)
+        return bool(known["victims"] >= victims and enough)
 
     def describe(self) -> dict[str, Any]:
         settings = self.settings

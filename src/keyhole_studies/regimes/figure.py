@@ -92,9 +92,8 @@ def draw_panel(
         for across, size in enumerate(batches):
             value, place = find(int(size), done), (across - 0.5, down - 0.5)
             if value is None:
-                square = Rectangle(place, 1, 1, linewidth=0, facecolor=EMPTY, edgecolor=LINES)
-                square.set_hatch("////")
-                axes.add_patch(square)
+                hatched: dict[str, Any] = {"facecolor": EMPTY, "edgecolor": LINES, "hatch": "////"}
+                axes.add_patch(Rectangle(place, 1, 1, linewidth=0, **hatched))
                 continue
             height = max(0.0, 2 * value - 1) if what == "membership" else value
             axes.add_patch(Rectangle(place, 1, 1, facecolor=colormaps[HEAT](height), linewidth=0))

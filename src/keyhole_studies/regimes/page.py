@@ -103,7 +103,7 @@ def describe_runs(study: Study, results: Results, points: Mapping[Key, Point]) -
         if result is None or UNFIT in result or not isinstance(experiment, RegimeExperiment):
             continue
         most = points[experiment.key].iterations
-        steps = "closed forms alone" if not most else f"{most} iterations at most"
+        steps = "closed forms alone" if not most else f"{most} iterations of gradient matching"
         versions = result["versions"]["torch"]
         kinds[
             f"{result['server']} server, {result['victims']} clients attacked, {steps}; "

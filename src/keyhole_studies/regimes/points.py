@@ -25,7 +25,7 @@ class Point:
         images: How many it attacked.
         psnr: Its mean PSNR in dB.
         attack: The attack; of several that read alike, the one with the best PSNR.
-        iterations: The most iterations that an attack took; 0: none iterates.
+        iterations: Those of the iterative attack that was allowed the fewest; 0: none iterates.
         auc: The best membership attack's area under the ROC curve; None: not asked.
         members: How many members it was asked about.
         member_attack: That attack.
@@ -77,11 +77,17 @@ def make_point(key: Key, result: Mapping[str, Any]) -> Point:
         images=result["images"],
         psnr=best["metrics"]["psnr"]["mean"],
         attack=name.partition(" (")[0],
-        iterations=max(int(row["parameters"].get("iterations", 0)) for row in rows.values()),
+        iterations=min(list_iterations(result), default=0),
         auc=guesses[guess]["auc"] if guess else None,
         members=result["membership"].get("members", 0),
         member_attack=guess,
     )
+
+
+def list_iterations(result: Mapping[str, Any]) -> list[int]:
+    """The iterations that each iterative attack of a result was allowed."""
+    allowed = (row["parameters"].get("iterations") for row in result["rows"].values())
+    return [int(each) for each in allowed if each]
 
 
 def rank_row(row: Mapping[str, Any]) -> tuple[float, float]:
