@@ -5,11 +5,13 @@
     python benchmarks/ray_pieces.py --pieces 50 --busy 2 --seconds 0.2
 
 ``overhead_ms`` is the time of the small pieces over their number: they do nothing, so all of it is
-scheduling, and writing each result so that it would survive a power cut. ``driver_mb`` is the
-memory of this process after a tenth of them and after all; it must not grow with their number.
+scheduling, and writing each result so that it would survive a power cut. ``overhead_cpu_ms`` is
+the processor time of all processes for each of them, which other work on the machine changes
+less. ``driver_mb`` is the memory of this process after a tenth of them and after all; it must not
+grow with their number.
 ``two_over_one`` is how much faster two workers are than one on pieces that keep a core busy: both
 in one run, in turns, on a cluster of two cores, by letting a piece reserve both cores or one.
-Starting Ray and importing torch in its workers does not count. About two minutes on two quiet
+Starting Ray and its workers, which import torch, does not count. About two minutes on two quiet
 cores.
 """
 
@@ -24,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -49,6 +52,16 @@ def keep_busy(values: Mapping[str, Any], space: Workspace) -> dict[str, Any]:
     return {"state": state.hex()}
 
 
+def meet(values: Mapping[str, Any], space: Workspace) -> dict[str, Any]:
+    """A piece that ends when so many workers are at work."""
+    place = Path(values["place"])
+    place.mkdir(exist_ok=True)
+    (place / str(values["number"])).touch()
+    while len(list(place.iterdir())) < values["workers"]:
+        time.sleep(0.01)
+    return {}
+
+
 def make_pieces(work: str, count: int, label: str, **values: Any) -> list[Piece]:
     return [
         build_piece(f"ray_pieces:{work}", {"number": n, "label": label, **values})
@@ -62,6 +75,21 @@ def read_memory() -> float:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     raise OSError("/proc does not say how much memory this process has")
+
+
+def read_processor_seconds() -> float:
+    """Processor time of this process and of all below it, which all live on."""
+    parents, seconds = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has just ended
+            words = (folder / "stat").read_text().rpartition(")")[2].split()
+            parents[int(folder.name)] = int(words[1])
+            seconds[int(folder.name)] = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+    found, added = {os.getpid()}, True
+    while added:
+        more = {number for number, parent in parents.items() if parent in found} - found
+        found, added = found | more, bool(more)
+    return sum(seconds.get(number, 0.0) for number in found)
 
 
 class MemoryMarks(NullProgress):
@@ -79,13 +107,30 @@ class MemoryMarks(NullProgress):
             self.marks["all"] = round(read_memory(), 1)
 
 
+class Clock(NullProgress):
+    """Starts when so many pieces are finished: workers have started and imported torch by then."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def advance(self, units: int) -> None:
+        self.left -= units
+        if self.left == 0:
+            self.began = time.perf_counter()
+
+
 def measure_overhead(store: PieceStore, count: int) -> dict[str, Any]:
     """Milliseconds for each of so many pieces that do nothing, and the driver's memory."""
     marks = MemoryMarks()
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), read_processor_seconds()
     run_pieces(make_pieces("nothing", count, "small"), store, on=Ray(), machine=ONE, progress=marks)
-    seconds = time.perf_counter() - began
-    return {"pieces": count, "overhead_ms": 1000 * seconds / count, "driver_mb": marks.marks}
+    seconds, busy = time.perf_counter() - began, read_processor_seconds() - busy
+    return {
+        "pieces": count,
+        "overhead_ms": 1000 * seconds / count,
+        "overhead_cpu_ms": 1000 * busy / count,
+        "driver_mb": marks.marks,
+    }
 
 
 def measure_speedup(store: PieceStore, count: int, seconds: float, turns: int) -> dict[str, Any]:
@@ -95,12 +140,13 @@ def measure_speedup(store: PieceStore, count: int, seconds: float, turns: int) -
     rounds = max(1, round(200_000 * seconds / (time.perf_counter() - began)))
     times: dict[str, list[float]] = {"one": [], "two": []}
     for turn in range(turns):
-        for who, machine in (("one", WHOLE), ("two", ONE)):
-            label = f"{who} {turn}"
+        for who, machine, workers in (("one", WHOLE, 1), ("two", ONE, CORES)):
+            label, clock = f"{who} {turn}", Clock(workers)
+            place = str(store.root / f"meet {label}")
+            first = make_pieces("meet", workers, label, workers=workers, place=place)
             pieces = make_pieces("keep_busy", count, label, rounds=rounds)
-            began = time.perf_counter()
-            run_pieces(pieces, store, on=Ray(), machine=machine)
-            times[who].append(time.perf_counter() - began)
+            run_pieces([*first, *pieces], store, on=Ray(), machine=machine, progress=clock)
+            times[who].append(time.perf_counter() - clock.began)
     ratios = [one / two for one, two in zip(times["one"], times["two"], strict=True)]
     return {
         "busy_pieces": count,
@@ -124,6 +170,7 @@ def main() -> None:
 
     import ray
 
+    before = round(os.getloadavg()[0], 1)
     here = str(Path(__file__).resolve().parent)
     os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, sys.path)])  # for workers
     with tempfile.TemporaryDirectory(prefix="kr") as home:
@@ -137,7 +184,12 @@ def main() -> None:
             found |= measure_speedup(store, asked.busy, asked.seconds, asked.turns)
         finally:
             ray.shutdown()
-    found |= {"ray": ray.__version__, "python": platform.python_version()}
+    found |= {
+        "ray": ray.__version__,
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load_before": before,
+    }
     if asked.json:
         print(json.dumps(found))
         return

@@ -1,5 +1,6 @@
 """How Sphinx builds the site: ``make docs`` writes ``docs/_build/html/index.html``."""
 
+import json
 import re
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ copyright = author  # noqa: A001  (Sphinx wants this name)
 version = release = __version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",  # Markdown and notebooks
     "sphinx_design",
     "sphinx.ext.autodoc",
     "sphinx.ext.napoleon",
@@ -29,6 +30,8 @@ exclude_patterns = ["_build"]
 
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
+nb_execution_mode = "off"  # tools/run_notebooks.py runs them, and their output is kept
+nb_output_stderr = "remove"
 smartquotes = False  # `--json` stays two hyphens
 highlight_language = "none"  # a block that names no language holds commands
 
@@ -48,6 +51,7 @@ PAGES = {
     "examples/flower/README.md": "howto/my_flower_app.md",
     "examples/ci/README.md": "howto/ci.md",
     "examples/cluster/README.md": "howto/cluster_files.md",
+    "examples/README.md": "howto/examples.md",
 }
 """Files of the repository that pages of the site include."""
 
@@ -75,7 +79,15 @@ def lead_within_site(text: str, folder: Path) -> str:
 
 def change_page(app: Sphinx, page: str, source: list[str]) -> None:
     """Makes the links of a page work in the site."""
-    source[0] = lead_within_site(source[0], (DOCS / page).parent)
+    folder = (DOCS / page).parent
+    if not (DOCS / f"{page}.ipynb").exists():
+        source[0] = lead_within_site(source[0], folder)
+        return
+    notebook = json.loads(source[0])
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "markdown":
+            cell["source"] = lead_within_site("".join(cell["source"]), folder)
+    source[0] = json.dumps(notebook)
 
 
 def change_included(app: Sphinx, path: Path, page: str, source: list[str]) -> None:

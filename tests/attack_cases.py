@@ -181,6 +181,7 @@ CASES = {
         },
     ),
     "sme": ANY_MODEL,
+    "epoch-matching": ANY_MODEL,
     "patch-lstsq": Case(
         "vit-small",
         "pos_embed",

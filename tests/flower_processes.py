@@ -22,6 +22,7 @@ OFFLINE = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ADDRESS": "local",  # never a cluster that somebody left in /tmp/ray
 }
 
 

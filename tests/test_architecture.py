@@ -16,7 +16,7 @@ ROOMS = (
     *("attacks", "metrics", "auditing", "scale", "frontier", "report", "testing", "cli"),
 )
 TEXT = {".py", ".toml", ".j2"}
-WHOLE_SYSTEM = {"torture", "foreign_flower"}
+WHOLE_SYSTEM = {"torture", "foreign_flower", "examples"}
 """Folders of tests that are about no single package."""
 FACADES = {"__init__.py", "__main__.py"}
 HEAVY = {"flwr", "opacus", "peft", "ray"}

@@ -13,6 +13,7 @@ import keyhole
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+IN_PYTHON = (ROOT / "docs" / "howto" / "python.md").read_text(encoding="utf-8")
 RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
 
@@ -34,25 +35,40 @@ def ran(code: str) -> dict[str, Any]:
     return vars(module)
 
 
-def test_each_python_example_of_the_readme_runs_by_itself(capsys):
-    audit, parts, own_gradient, own_loop = blocks(README)
+def test_the_readme_is_one_screen_with_the_two_commands_that_start_everything():
+    assert len(README.splitlines()) <= 120
+    assert re.search(r"^make audit .*\n^make test ", README, re.M)
+    assert README.count("![") <= 2
+
+
+def test_the_three_lines_of_the_readme_audit(capsys):
+    (audit,) = blocks(README)
+    ran(audit)
+    out = capsys.readouterr().out
+    assert "none: broken by linear (naive): 4 of 4 images read" in out
+    assert "pruning: broken by linear (naive): 4 of 4 images read" in out
+
+
+def test_each_python_example_for_newcomers_runs_by_itself(capsys):
+    audit, own_gradient, own_loop, parts = blocks(IN_PYTHON)
     ran(audit)
     assert "none broken by linear (naive): 4 of 4 images read" in capsys.readouterr().out
-    ran(parts)
-    assert float(re.search(r"tensor\(\[([\d.]+)\]", capsys.readouterr().out).group(1)) > 40
     names = ran(own_gradient)
     assert names["result"].attack == "linear"
     assert names["result"].pixels.float().allclose(names["secret"], atol=1e-3)
     names = ran(own_loop)
     assert names["weights"].keys() == names["model"].state_dict().keys()
     assert "noise_norm" in names["client"].telemetry
+    capsys.readouterr()
+    ran(parts)
+    assert float(re.search(r"tensor\(\[([\d.]+)\]", capsys.readouterr().out).group(1)) > 40
 
 
 def test_the_page_on_results_runs_from_top_to_bottom(keyhole, tmp_path, capsys):
     pytest.importorskip("pandas")
     pytest.importorskip("jsonschema")
     commands = re.findall(r"^keyhole (.*?)(?: +#.*)?$", RESULTS, re.M)
-    assert len(commands) == 11
+    assert len(commands) == 12
     for command in commands:
         code, _, _ = keyhole(*shlex.split(command))
         assert code == 0, command
@@ -117,14 +133,6 @@ def test_the_parts_of_contributing_are_found_by_the_command_it_shows(keyhole, tm
     assert "none: broken by my-attack (naive): 2 of 2 images read" in out
     assert "my-defense(share=0.3): broken by my-attack (naive): 2 of 2 images read" in out
     assert "Largest ↓" in out
-
-
-def test_the_plan_in_the_readme_is_a_plan(tmp_path):
-    from keyhole.auditing import read_plan
-
-    (text,) = re.findall(r"```toml\n(.*?)```", README, re.S)
-    (tmp_path / "plan.toml").write_text(text)
-    assert read_plan(tmp_path / "plan.toml").stage[0].model == "vit-small"
 
 
 @pytest.mark.parametrize("file", sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")]))

@@ -16,7 +16,7 @@ import pytest
 from scripts import ROOT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-PARTS = ("sphinx", "myst_parser", "furo", "sphinx_design")
+PARTS = ("sphinx", "myst_nb", "furo", "sphinx_design")
 MISSING = [name for name in PARTS if importlib.util.find_spec(name) is None]
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
 
@@ -115,7 +115,8 @@ def test_every_link_between_pages_leads_to_a_page_and_its_section(page: Any, sit
 
 def test_the_site_does_not_scroll_sideways_on_a_phone(page: Any, site: Path) -> None:
     page.set_viewport_size({"width": 420, "height": 800})
-    for name in ("index", "start", "verdict", "reference/cli", "howto/my_attack"):
+    names = ("index", "start", "verdict", "reference/cli", "reference/result", "howto/my_attack")
+    for name in (*names, "notebooks/own_gradient"):
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 420, name
 

@@ -1,5 +1,5 @@
 #!/bin/bash
-# sbatch --nodes=4 slurm-ray.sh plan.toml
+# sbatch --nodes=4 slurm-ray.sh plan.toml                     (without GPUs: add --gpus-per-task=0)
 # Starts Ray on the nodes of the job and runs the plan there. A job that was stopped continues.
 #SBATCH --job-name=keyhole-ray
 #SBATCH --nodes=4

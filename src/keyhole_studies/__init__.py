@@ -17,6 +17,7 @@ STUDIES = {
     "tip": "keyhole_studies.tip",
     "tip-theorem": "keyhole_studies.tip_theorem",
     "field": "keyhole_studies.field",
+    "regimes": "keyhole_studies.regimes",
 }
 """The package of each study, by the study's name. A package is imported when it is asked for."""
 

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from captures import change_json
-from keyhole.auditing.captured_membership import infer_captured_membership
+from keyhole.auditing import AuditResult, Plan, Stage, captured_membership, run_plan
+from keyhole.auditing.captured_membership import ask_within_audit, infer_captured_membership
 from keyhole.errors import KeyholeError
 from keyhole.federation import TrainingPlan, train
+from scripts import ROOT
 
 Keyhole = Callable[..., tuple[int, str, str]]
 OPTIONS: dict[str, Any] = {
@@ -92,3 +95,62 @@ def test_attacks_that_train_models_cannot_use_updates(seen: Path) -> None:
 def test_another_model_is_refused_in_one_line(seen: Path) -> None:
     with pytest.raises(KeyholeError, match="nothing in"):
         infer_captured_membership(seen, model="lenet", data="digits")
+
+
+def test_an_audit_of_the_folder_has_it_as_a_row(
+    seen: Path, keyhole: Keyhole, tmp_path: Path
+) -> None:
+    options = ("--captured", str(seen), "--model", "mlp", "--data", "digits", "--victims", "1")
+    named = ("--attack", "linear", "--out", str(tmp_path / "run"))
+    code, out, _ = keyhole("audit", *options, *named, "--json")
+    assert code == 0
+    rows = {each["attack"]: each["auc"] for each in json.loads(out)["membership"]["attacks"]}
+    assert rows["fedmia"] > rows["loss"]
+    again = AuditResult.load(tmp_path / "run")
+    assert again.membership == infer(seen)
+    assert "<h2>Who was in it</h2>" in (tmp_path / "run" / "report.html").read_text()
+    code, out, _ = keyhole("report", str(tmp_path / "run"))
+    assert code == 0
+    assert "membership by fedmia: AUC 0." in out
+
+
+def test_an_audit_leaves_it_out_where_it_would_take_long(
+    seen: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(captured_membership, "MOST_WORK", 10)
+    stage = Stage(model="mlp", data="digits", captured=seen)
+    place = torch.device("cpu")
+    found, notes = ask_within_audit(stage, data_dir=None, device=place, seed=0)
+    assert found is None
+    assert "keyhole membership --captured" in notes[0]
+
+
+def test_a_changed_result_is_refused_in_one_line(seen: Path) -> None:
+    values = infer(seen).to_json()
+    values["attacks"][0]["auc"] = "high"
+    whole = {"findings": [], "membership": values}
+    with pytest.raises(KeyholeError, match="its membership is not as an audit writes it"):
+        AuditResult.from_json(whole)
+
+
+def test_an_unknown_optimiser_and_updates_without_buffers_stop_nobody(
+    seen: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(seen, tmp_path / "cap")
+    for manifest in (tmp_path / "cap").glob("round-*/manifest.json"):
+        change_json(manifest, lambda found: found["config"].update(optimiser="lion"))
+    stage = Stage(model="mlp", data="digits", captured=tmp_path / "cap", attacks=("linear",))
+    result = run_plan(Plan(stage=(stage.model_copy(update={"victims": 1}),)))
+    assert result.membership is not None
+    assert {each.attack for each in result.membership.attacks} == {"fedmia", "cosine", "loss"}
+    notes = [note for finding in result.findings for note in finding.notes]
+    assert any("trained by lion" in note for note in notes)
+
+
+@pytest.mark.parametrize("name", ["keyhole", "flower"])
+def test_of_the_committed_runs_fedmia_tells_more_than_the_final_models_loss(name: str) -> None:
+    values = json.loads((ROOT / "results" / "membership" / f"{name}.json").read_text())
+    areas = {each["attack"]: each for each in values["attacks"]}
+    assert areas["fedmia"]["auc_low"] > areas["loss"]["auc_high"]
+    shown = f"{areas['fedmia']['auc']:.3f}".removeprefix("0")
+    assert shown in (ROOT / "docs" / "federation.md").read_text()

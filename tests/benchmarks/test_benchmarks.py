@@ -25,6 +25,7 @@ SMALLEST = {
     "incoming.py": "--fresh 1 --trained 1 --held-out 0 --architectures lenet",
     "ray_pieces.py": "--pieces 10 --busy 2 --seconds 0.05 --turns 1",
     "mjp.py": "--networks deit --batch 2 --turns 1 --steps 1",
+    "spear.py": "--batches 2 --victims 1 --data digits",
     "tip.py": "--model lenet --images 2 --turns 1",
     "training.py": "--cases lenet:2x4 --images 10 --turns 1 --ways graph,loop,vmap --augment",
     "unshuffle.py": "--sets photos --images 1 --gammas 0.1 --noises none",
@@ -179,3 +180,19 @@ def test_unshuffle(capsys: Capture) -> None:
     row = run_here("unshuffle.py", capsys)["photos"]["none, 0.1"]
     assert row["shuffled"] < row["unshuffled"] <= row["in order"]
     assert row["right"] > 0.9
+
+
+def test_spear(capsys: Capture) -> None:
+    found = run_here("spear.py", capsys)
+    (row,) = found["rows"]
+    assert (row["batch"], row["images"], row["exact"]) == (2, 2, 2)
+    assert row["least_psnr"] > 60
+
+
+def test_what_the_docs_say_of_spear_is_what_was_measured() -> None:
+    rows = json.loads((ROOT / "results" / "spear" / "cifar10.json").read_text())["rows"]
+    page = (ROOT / "docs" / "closed_forms.md").read_text()
+    for row in rows:
+        figures = f"| {row['batch']} | {row['images']} | {row['exact']} | {row['least_psnr']} dB |"
+        assert figures in page
+        assert row["exact"] == row["images"]

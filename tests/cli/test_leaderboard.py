@@ -28,7 +28,7 @@ def test_what_a_stranger_sent_stands_on_the_page_and_what_is_invalid_does_not(
 ) -> None:
     code, out, err = keyhole("leaderboard", "--no-shipped")
     assert code == 0
-    assert "1 settings in 1 boards, 1 results read, 1 left out" in out
+    assert "1 setting in 1 board, 1 result read, 1 left out" in out
     assert "Page: site/index.html" in out
     assert err == "left out: results/bad.json is no result of an audit: it has no schema_version\n"
     page = Path("site/index.html").read_text()

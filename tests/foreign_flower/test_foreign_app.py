@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -199,3 +200,21 @@ def test_the_readme_s_own_lines_lose_no_client(
     client.write_text(text.replace("app = ClientApp()", mods))
     assert "as_mod(Gaussian(sigma=1e-3))" in client.read_text()
     run(flower, app, images, capture)
+
+
+@pytest.mark.flower
+def test_the_patch_of_the_examples_makes_it_curious(
+    flower: Flower, app: Path, images: Path, tmp_path: Path
+) -> None:
+    patch = (README.parents[1] / "flower_quickstart" / "keyhole.patch").read_text()
+    captured = tmp_path / "captured"
+    told = subprocess.run(
+        ["patch", "-p1"],
+        input=patch.replace("/tmp/captured", str(captured)),
+        cwd=app,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert told.returncode == 0, told.stdout
+    run(flower, app, images, captured)

@@ -72,7 +72,10 @@ def test_the_worst_cases_come_first_and_a_blind_choice_follows(large: AuditResul
 def test_the_page_says_in_words_what_it_shows_and_where_the_rest_is(
     large: AuditResult, page: str
 ) -> None:
-    words = f"Of 1,000 clients: the {CLEAREST} clearest, then {FAIR} taken in the audit&#39;s order"
+    words = (
+        f"Of 1,000 clients: the {CLEAREST} clearest, worst case first, then {FAIR} in the "
+        "audit&#39;s order, taken without looking."
+    )
     assert page.count(words) == len(large.findings)
     for finding in large.findings:
         assert f"1,000 pictures lie in pictures/{finding.key}.safetensors" in page

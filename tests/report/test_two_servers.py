@@ -116,7 +116,8 @@ def test_the_page_has_a_badge_and_a_picture_for_each_server(both: AuditResult) -
         for line in verdict.lines:
             assert page.count(line.words) >= 2  # in the summary and in the box
             assert f"<b>{line.subject}</b>" in page
-    missing = "linear (adaptive); not tried here: paper attacker<br><b>malicious server"
+    words = both.verdicts[1].lines[0].words
+    missing = f"{words}; not tried here: paper attacker<br><b>malicious server"
     assert missing in page  # what was not tried is said with the server it is about
 
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from keyhole.auditing import Plan, Stage
+from keyhole.attacks import ATTACKS
+from keyhole.auditing import Plan, Stage, result_schema
 from keyhole.cli.app import COMMANDS
+from keyhole.defenses import DEFENSES
 from scripts import load_script
 
 script = load_script("tools/write_reference.py")
@@ -44,6 +46,23 @@ def test_every_field_of_a_plan_stands_there_with_its_default(written: Path) -> N
         assert [row.split("`")[1] for row in rows] == list(settings.model_fields)
     assert '| `defenses` | `["none"]` |' in (written / "stage.md").read_text()
     assert "| `stage` | required |" in (written / "plan.md").read_text()
+
+
+def test_every_attack_and_defense_that_ships_stands_there(written: Path) -> None:
+    for kind, registry in {"attacks": ATTACKS, "defenses": DEFENSES}.items():
+        rows = (written / f"{kind}.md").read_text().splitlines()[2:]
+        assert sorted(row.split("`")[1] for row in rows) == sorted(registry.names())
+    assert "`noise_model`" in (written / "defenses.md").read_text()
+
+
+def test_every_key_of_the_result_stands_there_in_its_section(written: Path) -> None:
+    text, schema = (written / "result.md").read_text(), result_schema()
+    assert "| **`findings`** | list of [finding](#finding) |" in text
+    for name, part in schema["$defs"].items():
+        section = text.split(f"\n## {name}\n")[1].split("\n## ")[0]
+        for key in part.get("properties", ()):
+            bold = "**" if key in part.get("required", ()) else ""
+            assert f"| {bold}`{key}`{bold} |" in section, (name, key)
 
 
 def test_text_is_shown_as_it_is() -> None:

@@ -76,6 +76,8 @@ class Attack(ABC):
     """Whether it finds the model's inputs without assuming how they were normalised."""
     reads_update: ClassVar[bool] = True
     """Whether it reads the update; False: it reads something else."""
+    most_rounds: ClassVar[int] = 3
+    """Other rounds of a client that are shown to it, at most: the last ones."""
     altered_model: ClassVar[str | None] = None
     """What the server must change in the model before it sends it out, in words; None: nothing."""
 

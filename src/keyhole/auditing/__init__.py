@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
+    from keyhole.auditing.captured_inference import CapturedMembership
+    from keyhole.auditing.captured_membership import infer_captured_membership
     from keyhole.auditing.comparison import Comparison, compare_results
     from keyhole.auditing.empirical_epsilon import EpsilonResult, audit_epsilon
     from keyhole.auditing.epsilon_plan import EpsilonPlan
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.membership_result import MembershipResult
     from keyhole.auditing.own_gradient import attack_gradient
     from keyhole.auditing.plan import Plan, Stage, read_plan, tour
+    from keyhole.auditing.regime_map import MappedRegime
     from keyhole.auditing.results import AuditResult, load_result
     from keyhole.auditing.store import Store
     from keyhole.auditing.sweep import Sweep, expand_plan, read_sweep
@@ -39,6 +42,7 @@ __all__ = [
     "MALICIOUS",
     "SCHEMA_VERSION",
     "AuditResult",
+    "CapturedMembership",
     "Comparison",
     "EpsilonPlan",
     "EpsilonResult",
@@ -46,6 +50,7 @@ __all__ = [
     "GradientAttackResult",
     "IncomingCheck",
     "MaliciousVerdict",
+    "MappedRegime",
     "Measurement",
     "MembershipPlan",
     "MembershipResult",
@@ -63,6 +68,7 @@ __all__ = [
     "compare_results",
     "expand_plan",
     "incoming_mod",
+    "infer_captured_membership",
     "infer_membership",
     "load_result",
     "malicious",

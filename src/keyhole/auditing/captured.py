@@ -175,12 +175,16 @@ class CapturedRun:
         scored, where = group[0].truth is not None, f"in round {captured_round.number}"
         left_out = note_left_out(self.stage, training)
         victims = tuple(client.truth or () for client in group)
+        honest = self.model.alteration is None
+        earlier = choose_earlier(self.rounds, captured_round.number, group) if honest else ()
+        attacks = configure_attacks(self.stage, training, scored=scored)
+        most = max(attack.most_rounds for attack in attacks)
         resolved = ResolvedStage(
             stage=describe_stage(self.stage, captured_round, group),
             model=model,
             data=self.data,
             defenses=(training.defense,),
-            attacks=tuple(configure_attacks(self.stage, training, scored=scored)),
+            attacks=tuple(attacks),
             attacks_named=self.stage.attacks != (AUTO,) or bool(left_out),
             victims=victims,
             public=self._choose_public(victims),
@@ -194,6 +198,7 @@ class CapturedRun:
             scored=scored,
             orders=training.orders,
             optimiser=training.optimiser,
+            rounds_seen=1 + len(earlier),
             notes=(*self.about_data, *describe_batch_norms(model, training.mode, mode_given=True)),
             assumed_normalisation=self.stage.mean is None,
             clients_did=training.clients_did,
@@ -202,15 +207,13 @@ class CapturedRun:
         )
         setting = build_setting(resolved, training.defense, resolved.attacks, model)
         digest = digest_of(model.state_dict())
-        honest = self.model.alteration is None
-        earlier = choose_earlier(self.rounds, captured_round.number, group) if honest else ()
         return dataclasses.replace(
             setting,
             server=None,
             load_server=partial(self.model.open_server, captured_round, digest),
             captured=tuple(client.read for client in group),
             captured_rounds=tuple(
-                partial(read_earlier_rounds, client, earlier, self.stage) for client in group
+                partial(read_earlier_rounds, client, earlier, self.stage, most) for client in group
             ),
             notes=(*setting.notes, *training.notes, *left_out),
             left_out=left_out,

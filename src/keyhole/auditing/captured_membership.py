@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,12 +13,14 @@ from keyhole.attacks.membership.base import compute_logits, confidence, cross_en
 from keyhole.attacks.membership.fedmia import gradient_cosines, join_tails, mean_cosine
 from keyhole.auditing.captured import read_image_size, read_truth
 from keyhole.auditing.captured_clients import CapturedClient, Owners, find_clients
+from keyhole.auditing.captured_inference import CapturedInference, CapturedMembership
 from keyhole.auditing.captured_model import CapturedModel
 from keyhole.auditing.client_normalisation import normalise_as_captured
 from keyhole.auditing.plan import Stage
 from keyhole.data import ImageSet, load
 from keyhole.errors import BadValue, KeyholeError, RunFolderError
 from keyhole.federation import Capture
+from keyhole.federation.capture import GLOBAL
 from keyhole.metrics import membership as metrics
 from keyhole.seeds import generator
 
@@ -29,66 +30,6 @@ LEAST_CLIENTS = 3
 """Clients of a round that FedMIA needs: two others give a mean and a deviation."""
 MOST_IMAGES = 500
 """Images of a client, and others, that are asked about."""
-
-
-@dataclass(frozen=True)
-class CapturedInference:
-    """How well one attack told a client's images from others.
-
-    Args:
-        attack: The attack's name.
-        auc: Area under the ROC curve, over all clients that were attacked.
-        auc_low: Lower end of the AUC's 95% interval.
-        auc_high: Upper end of that interval.
-        rates: True-positive rates at low false-positive rates.
-        by_client: The AUC of each client.
-    """
-
-    attack: str
-    auc: float
-    auc_low: float
-    auc_high: float
-    rates: tuple[metrics.RateAt, ...]
-    by_client: dict[str, float]
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return {**self.__dict__, "rates": [rate.to_json() for rate in self.rates]}
-
-
-@dataclass(frozen=True)
-class CapturedMembership:
-    """What a captured folder tells of who was in the clients' images.
-
-    Args:
-        captured: The folder.
-        members: Images of the clients that attackers were asked about.
-        others: Images of nobody that they were asked about.
-        rounds: The rounds that were used.
-        attacks: One for each attack.
-        notes: What a reader should know, one line each.
-    """
-
-    captured: str
-    members: int
-    others: int
-    rounds: tuple[int, ...]
-    attacks: tuple[CapturedInference, ...]
-    notes: tuple[str, ...] = field(default=())
-
-    def to_json(self) -> dict[str, Any]:
-        """What ``keyhole membership --captured DIR --json`` prints."""
-        found = [each.to_json() for each in self.attacks]
-        return {**self.__dict__, "rounds": list(self.rounds), "attacks": found}
-
-    def to_lines(self) -> list[str]:
-        """One line for each attack."""
-        return [
-            f"membership by {each.attack}: AUC {each.auc:.3f} "
-            f"({each.auc_low:.3f} to {each.auc_high:.3f}), "
-            + ", ".join(f"{r.rate:.1%} of members at {r.limit:.1%} FPR" for r in each.rates)
-            for each in self.attacks
-        ]
 
 
 @dataclass(frozen=True)
@@ -153,6 +94,50 @@ def infer_captured_membership(
         notes.append(f"fedmia needs {LEAST_CLIENTS} clients or more, and {len(names)} answered")
         attacks = [name for name in attacks if name != "fedmia"]
     return asked.answer(names, rounds, network, attacks, str(captured), notes)
+
+
+MOST_WORK = 3_000_000_000
+"""Parameters x images x rounds up to which an audit asks for membership by itself: seconds."""
+
+
+def ask_within_audit(
+    stage: Stage, *, data_dir: str | None, device: torch.device, seed: int
+) -> tuple[CapturedMembership | None, list[str]]:
+    """What an audit of a captured folder says of membership, and a note on why it says nothing.
+
+    It is asked where the truth is known, FedMIA has enough clients, and it takes seconds alone.
+
+    Args:
+        stage: The audit's stage, with a captured folder.
+        data_dir: The folder of data sets that are not built in.
+        device: Where gradients are computed.
+        seed: Seed of the choice of images that nobody has.
+    """
+    assert stage.captured is not None
+    capture = Capture.open(stage.captured)
+    owners = (capture.truth or {}).get("clients", {}) if stage.truth is None else {}
+    clients = max((len(each.clients) for each in capture.rounds), default=0)
+    if not isinstance(owners, dict) or len(owners) < LEAST_CLIENTS or clients < LEAST_CLIENTS:
+        return None, []
+    bytes_sent = [(each.folder / GLOBAL) for each in capture.rounds]
+    weights = sum(file.stat().st_size for file in bytes_sent if file.is_file()) / 4
+    images = 500 + sum(min(len(own), MOST_IMAGES) for own in owners.values())
+    if weights * images > MOST_WORK:
+        command = f"keyhole membership --captured {stage.captured} --model {stage.model}"
+        return None, [f"who was in it takes long to tell: run {command} --data {stage.data}"]
+    try:
+        found = infer_captured_membership(
+            stage.captured,
+            model=stage.model,
+            data=stage.data,
+            image_size=stage.image_size,
+            data_dir=data_dir,
+            device=device,
+            seed=seed,
+        )
+    except KeyholeError as error:
+        return None, [f"who was in it cannot be told: {error}"]
+    return found, []
 
 
 def natural(name: str) -> tuple[int, str]:

@@ -18,8 +18,8 @@ from keyhole.federation.capture_reader import CapturedRound
 from keyhole.threat import SeenRound
 from keyhole.update import check_weights
 
-MAX_EARLIER = 3
-"""Earlier rounds that are combined at most: the last ones before the one attacked."""
+WITH_WEIGHTS = 3
+"""The last rounds before the one attacked come with the global weights, earlier ones without."""
 
 
 def choose_earlier(
@@ -41,7 +41,7 @@ def choose_earlier(
 
 
 def read_earlier_rounds(
-    client: CapturedClient, earlier: Sequence[CapturedRound], stage: Stage
+    client: CapturedClient, earlier: Sequence[CapturedRound], stage: Stage, most: int = WITH_WEIGHTS
 ) -> tuple[SeenRound, ...]:
     """What the server saw of a client in the last rounds that can be combined, in their order.
 
@@ -52,13 +52,16 @@ def read_earlier_rounds(
         client: The client.
         earlier: The rounds before the one that is attacked.
         stage: What the user said about the training.
+        most: Rounds that are read at most.
     """
     found: list[SeenRound] = []
     for captured_round in reversed(earlier):
-        if len(found) == MAX_EARLIER:
+        if len(found) == most:
             break
         try:
-            seen = read_earlier_round(client, captured_round, stage)
+            seen = read_earlier_round(
+                client, captured_round, stage, weights=len(found) < WITH_WEIGHTS
+            )
         except KeyholeError:
             continue
         found += [] if seen is None else [seen]
@@ -66,7 +69,7 @@ def read_earlier_rounds(
 
 
 def read_earlier_round(
-    client: CapturedClient, captured_round: CapturedRound, stage: Stage
+    client: CapturedClient, captured_round: CapturedRound, stage: Stage, *, weights: bool = True
 ) -> SeenRound | None:
     """One earlier round of a client; None if it trained otherwise, or did not answer."""
     names = name_clients(captured_round.clients)
@@ -76,12 +79,14 @@ def read_earlier_round(
     before = read_client(captured_round, stage, client.model, record, client.name, {})
     if before.training != client.training or before.parameters != client.parameters:
         return None
+    if not weights:
+        return SeenRound(captured_round.number, {}, before.read())
     own = client.model.state_dict()
-    weights = give_names(captured_round.read_weights(compute_max_bytes(own)), client.model)
-    refuse_complex(weights)
-    like = {name: tensor for name, tensor in own.items() if name in weights}
-    if any(weights[name].shape != tensor.shape for name, tensor in like.items()):
+    found = give_names(captured_round.read_weights(compute_max_bytes(own)), client.model)
+    refuse_complex(found)
+    like = {name: tensor for name, tensor in own.items() if name in found}
+    if any(found[name].shape != tensor.shape for name, tensor in like.items()):
         return None
-    sent = {name: weights[name].to(tensor) for name, tensor in like.items()}
+    sent = {name: found[name].to(tensor) for name, tensor in like.items()}
     check_weights(sent)
     return SeenRound(captured_round.number, sent, before.read())

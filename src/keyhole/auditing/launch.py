@@ -11,6 +11,8 @@ from torch import nn
 from keyhole.attacks import ATTACKS, Attack
 from keyhole.auditing.attack_setting import AttackSetting, build_settings, check_any_applies
 from keyhole.auditing.captured import build_captured_settings
+from keyhole.auditing.captured_inference import CapturedMembership
+from keyhole.auditing.captured_membership import ask_within_audit
 from keyhole.auditing.plan import AUTO, Plan, Stage
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.auditing.results import AuditResult
@@ -19,10 +21,11 @@ from keyhole.auditing.store import Store
 from keyhole.data import ImageSet
 from keyhole.defenses import DEFENSES, Defense
 from keyhole.device import find_device
-from keyhole.errors import KeyholeError
+from keyhole.errors import BadValue, KeyholeError
 from keyhole.metrics import Metric
 from keyhole.progress import NullProgress, Progress
 from keyhole.settings import make_settings
+from keyhole.spelling import shorten
 
 
 def run_plan(
@@ -50,6 +53,13 @@ def run_plan(
     """
     settings, notes = build_plan_settings(plan, data_dir=data_dir, device=device)
     check_any_applies(settings)
+    membership = None
+    for stage in plan.stage:
+        if stage.captured is not None and membership is None:
+            membership, said = ask_within_audit(
+                stage, data_dir=data_dir, device=find_device(device), seed=plan.seed
+            )
+            notes = [*notes, *said]
     return run_in_folder(
         settings,
         plan,
@@ -59,6 +69,7 @@ def run_plan(
         data_dir=data_dir,
         victims_at_once=victims_at_once,
         notes=notes,
+        membership=membership,
     )
 
 
@@ -125,17 +136,37 @@ def audit(
         device: ``auto``, or a device of torch.
         victims_at_once: How many victims an attack may take at once; None: as many as fit.
         **stage: Further fields of :class:`Stage`, such as ``image_size``, ``steps`` and ``lr``.
+            With ``captured``, a folder that a curious server wrote, its clients are attacked; what
+            they say of their defenses counts, unless ``defenses`` names another.
     """
-    described = {
+    if not isinstance(model, str | nn.Module):
+        raise BadValue(
+            f"model: {shorten(repr(model))} is no nn.Module and no name: call it first, or name "
+            "its place, 'my_model:build'"
+        )
+    described: dict[str, Any] = {
         "model": model if isinstance(model, str) else type(model).__name__,
         "data": data if isinstance(data, str) else data.name,
         "defenses": tuple(str(d) for d in defenses),
         "attacks": tuple(str(a) for a in attacks),
         "metrics": tuple(m if isinstance(m, str) else m.name for m in metrics),
     }
-    described_stage: Stage = make_settings(
-        Stage, {**described, "victims": victims, "batch_size": batch_size, **stage}
-    )
+    described |= {"victims": victims, "batch_size": batch_size}
+    folder = None if out is None else Path(out)
+    if stage.get("captured") is not None:
+        if not (isinstance(model, str) and isinstance(data, str)):
+            raise BadValue("captured: give model and data by name; the weights are the capture's")
+        fields = Stage.model_fields
+        given = {k: v for k, v in described.items() if v != fields[k].default}
+        captured = make_settings(Plan, {"seed": seed, "stage": ({**given, **stage},)})
+        return run_plan(
+            captured,
+            out=folder,
+            data_dir=data_dir,
+            device=device,
+            victims_at_once=victims_at_once,
+        )
+    described_stage: Stage = make_settings(Stage, {**described, **stage})
     plan = make_settings(Plan, {"seed": seed, "stage": (described_stage,)})
     resolved = resolve_stage(
         described_stage,
@@ -153,7 +184,7 @@ def audit(
     return run_in_folder(
         settings,
         plan,
-        None if out is None else Path(out),
+        folder,
         data_dir=data_dir,
         victims_at_once=victims_at_once,
     )
@@ -169,6 +200,7 @@ def run_in_folder(
     data_dir: str | None = None,
     victims_at_once: int | None = None,
     notes: Sequence[str] = (),
+    membership: CapturedMembership | None = None,
 ) -> AuditResult:
     """Runs the settings in a folder that a failed start leaves as it was.
 
@@ -181,11 +213,14 @@ def run_in_folder(
         data_dir: Where data sets and their weights lie; None: the default places.
         victims_at_once: How many victims an attack may take at once; None: as many as fit.
         notes: What could not be used of captured material.
+        membership: Who was in the images of captured clients; None: not asked.
     """
     store = None if out is None else Store.open(out, plan.to_json(), fresh=fresh)
     context = RunContext(store, progress or NullProgress(), victims_at_once)
     try:
-        return run_settings(settings, context, data_dir=data_dir, notes=notes)
+        return run_settings(
+            settings, context, data_dir=data_dir, notes=notes, membership=membership
+        )
     except KeyholeError:
         if store is not None:
             store.discard_if_empty()

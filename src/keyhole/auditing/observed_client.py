@@ -61,8 +61,8 @@ def observe_client(setting: AttackSetting, victim: int) -> ObservedClient:
             sent.updates[0], knowledge, client=victim, rounds=sent.rounds
         )
     else:
-        *earlier, last = sent.updates
-        observation = setting.server.receive(last, knowledge, client=victim, earlier=earlier)
+        *before, last = sent.updates
+        observation = setting.server.receive(last, knowledge, client=victim, earlier=before)
     return ObservedClient(
         victim, observation, sent.masks, sent.intercepted, sent.telemetry, sent.checks
     )

@@ -71,6 +71,7 @@ class ResolvedStage:
         scored: Whether the truth is known.
         orders: In how many ways a client may have divided its images among its local steps.
         optimiser: How clients turn gradients into steps; None: unknown.
+        rounds_seen: Captured rounds of a client up to the one that is attacked.
         reported: The parameters that clients report; None: all.
         defense_weights: Weights from the file that belong to what a defense adds to the model.
         notes: What a reader should know about how clients ran the model.
@@ -97,6 +98,7 @@ class ResolvedStage:
     scored: bool = True
     orders: int = 1
     optimiser: LocalOptimiser | None = PLAIN_SGD
+    rounds_seen: int = 1
     reported: frozenset[str] | None = None
     defense_weights: Mapping[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -196,7 +198,7 @@ class ResolvedStage:
             defense=defense if attacker is not Attacker.NAIVE else None,
             adaptive=attacker is Attacker.ADAPTIVE,
             checkpoint_epoch=self.stage.checkpoint_epoch,
-            rounds=self.stage.repeats,
+            rounds=max(self.stage.repeats, self.rounds_seen),
             altered_model=attack.altered_model or self.altered_model,
         )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from keyhole.atomic import read_json, write_json
 from keyhole.auditing.attack_setting import Skipped
+from keyhole.auditing.captured_inference import CapturedMembership
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.finding_check import validate
 from keyhole.auditing.json_schema import SCHEMA_VERSION
@@ -41,6 +42,7 @@ class AuditResult(TabularResult):
         store: The run folder; None where the audit kept nothing.
         notes: What could not be used of captured material, one line each.
         date: The day on which it was found, ``2026-01-31``; empty in older results.
+        membership: Who was in the images of captured clients; None: not asked.
     """
 
     findings: tuple[Finding, ...]
@@ -49,6 +51,7 @@ class AuditResult(TabularResult):
     store: Store | None
     notes: tuple[str, ...] = ()
     date: str = ""
+    membership: CapturedMembership | None = None
 
     @classmethod
     def load(cls, path: str | Path) -> AuditResult:
@@ -72,7 +75,8 @@ class AuditResult(TabularResult):
         findings = store.findings()
         verdicts = judge_findings(findings, skipped)
         date = read_date(summary, str(store.root / SUMMARY))
-        return cls(tuple(findings), tuple(verdicts), skipped, store, notes, date)
+        membership = read_membership(summary, str(store.root / SUMMARY))
+        return cls(tuple(findings), tuple(verdicts), skipped, store, notes, date, membership)
 
     @classmethod
     def from_json(cls, values: Any, *, source: str = "a result") -> AuditResult:
@@ -91,8 +95,8 @@ class AuditResult(TabularResult):
         ]
         skipped, notes = read_skipped_and_notes(values, source)
         verdicts = judge_findings(findings, skipped)
-        date = read_date(values, source)
-        return cls(tuple(findings), tuple(verdicts), skipped, None, notes, date)
+        date, membership = read_date(values, source), read_membership(values, source)
+        return cls(tuple(findings), tuple(verdicts), skipped, None, notes, date, membership)
 
     @property
     def run(self) -> str | None:
@@ -128,6 +132,7 @@ class AuditResult(TabularResult):
             "skipped": [asdict(s) for s in self.skipped],
             "notes": list(self.notes),
             **({"date": self.date} if self.date else {}),
+            **({"membership": self.membership.to_json()} if self.membership else {}),
         }
         plain: dict[str, Any] = json.loads(json.dumps(values, allow_nan=False))
         return plain
@@ -190,6 +195,18 @@ def read_date(values: Mapping[str, Any], source: str) -> str:
     if date and not (isinstance(date, str) and DAY.fullmatch(date)):
         raise RunFolderError(f"{source} has the date {date!r}: write it as 2026-01-31")
     return str(date)
+
+
+def read_membership(values: Mapping[str, Any], source: str) -> CapturedMembership | None:
+    """Who was in captured clients' images, in JSON; None where it was not asked."""
+    found = values.get("membership")
+    try:
+        return None if found is None else CapturedMembership.from_json(found)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RunFolderError(
+            f"{source}: its membership is not as an audit writes it ({one_line(error)}): run the "
+            "same audit again"
+        ) from None
 
 
 def check_version(values: dict[str, Any], source: object) -> None:

@@ -15,6 +15,7 @@ from keyhole.attacks import Checkpointer, Reconstruction
 from keyhole.attacks.first_step import undo_first_step
 from keyhole.auditing.accumulator import SettingAccumulator
 from keyhole.auditing.attack_setting import AttackRun, AttackSetting
+from keyhole.auditing.captured_inference import CapturedMembership
 from keyhole.auditing.client_normalisation import attack_by_best_fit
 from keyhole.auditing.explanations import draw_heat_maps
 from keyhole.auditing.finding import Finding
@@ -58,6 +59,7 @@ def run_settings(
     *,
     data_dir: str | None = None,
     notes: Sequence[str] = (),
+    membership: CapturedMembership | None = None,
 ) -> AuditResult:
     """Runs every setting that the run folder does not know yet, and judges the defenses."""
     store = context.store
@@ -80,7 +82,7 @@ def run_settings(
     skipped = tuple(s for setting in settings for s in setting.skipped)
     verdicts = tuple(judge_findings(findings, skipped))
     today = datetime.now(UTC).date().isoformat()
-    result = AuditResult(tuple(findings), verdicts, skipped, store, tuple(notes), today)
+    result = AuditResult(tuple(findings), verdicts, skipped, store, tuple(notes), today, membership)
     if store is not None:
         store.write_summary(result.to_json())
     return result
@@ -194,7 +196,8 @@ def show_to_attacker(client: ObservedClient, setting: AttackSetting, run: Attack
     """The observation of a client with what this attacker knows."""
     labels = setting.resolved.labels_of(client.victim)
     knowledge = setting.build_knowledge(run, labels, client.masks, client.intercepted)
-    return undo_first_step(replace(client.observation, knowledge=knowledge))
+    shown = client.observation.rounds[-run.attack.most_rounds :]
+    return undo_first_step(replace(client.observation, knowledge=knowledge, rounds=shown))
 
 
 def reconstruct_all(

@@ -13,6 +13,7 @@ from typing import Any
 from keyhole.auditing.attack_setting import Skipped
 from keyhole.auditing.defense_acted import DefenseActed, choose_worst
 from keyhole.auditing.finding import Finding, acted_to_json
+from keyhole.auditing.regime_map import quote_map
 from keyhole.auditing.verdict_words import (
     describe_broken,
     describe_not_broken,
@@ -269,7 +270,8 @@ def find_outcome(findings: Sequence[Finding], skipped: Sequence[Skipped]) -> Out
         return Outcome(NOT_SCORED, None, describe_unscored(findings))
     if worst is not None and worst.metrics["read"].mean:
         return Outcome(BROKEN, worst, describe_broken(worst))
-    return Outcome(NOT_BROKEN, None, describe_not_broken(findings, images))
+    words = [describe_not_broken(findings, images), quote_map(findings)]
+    return Outcome(NOT_BROKEN, None, "; ".join(part for part in words if part))
 
 
 def judge_untested(skipped: Sequence[Skipped]) -> Verdict:

@@ -55,8 +55,18 @@ def leaderboard(
     for line in found.left_out:
         log(f"left out: {line}")
     boards = build_boards(measured)
+    settings = sum(len(board.judged) + len(board.unjudged) for board in boards)
     say_unwrapped(
-        f"{sum(len(b.judged) + len(b.unjudged) for b in boards)} settings in {len(boards)} boards, "
-        f"{found.valid} results read, {len(found.left_out)} left out"
+        f"{count(settings, 'setting')} in {count(len(boards), 'board')}, "
+        f"{count(found.valid, 'result')} read, {len(found.left_out)} left out"
     )
     say_unwrapped(f"Page: {page}")
+
+
+def count(number: int, noun: str) -> str:
+    """A number with its noun.
+
+    >>> count(1, "board"), count(2, "board")
+    ('1 board', '2 boards')
+    """
+    return f"{number} {noun}{'' if number == 1 else 's'}"

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from keyhole.models.building import build
     from keyhole.models.gradcam import heat_maps
     from keyhole.models.jigsaw import Jigsaw
+    from keyhole.models.modes import default_mode, has_batch_norm
     from keyhole.models.puzzle import Puzzle, PuzzleRules, apply_puzzle, draw_random_puzzle
     from keyhole.models.weights import load_weights
 
@@ -32,7 +33,9 @@ __all__ = [
     "add_adapters",
     "apply_puzzle",
     "build",
+    "default_mode",
     "draw_random_puzzle",
+    "has_batch_norm",
     "heat_maps",
     "is_user_model",
     "load_weights",

@@ -22,6 +22,11 @@ def set_mode(model: nn.Module, mode: ClientMode) -> nn.Module:
 
 
 def has_batch_norm(model: nn.Module) -> bool:
+    """Returns whether a model has batch norms of any kind.
+
+    Args:
+        model: The model.
+    """
     return any(isinstance(module, BATCH_NORMS) for module in model.modules())
 
 
@@ -29,6 +34,10 @@ def default_mode(model: nn.Module, batch_size: int) -> ClientMode:
     """Returns the mode in which clients train with batches of a size, if nobody says.
 
     With a batch of one image, batch statistics are of no use.
+
+    Args:
+        model: The model.
+        batch_size: Images of a batch.
 
     >>> norm = nn.BatchNorm2d(3)
     >>> default_mode(norm, 1), default_mode(norm, 2), default_mode(nn.Linear(2, 2), 1)

@@ -70,6 +70,8 @@ def print_result(
             print_section_verdicts(section, console)
         else:
             print_section(section, console, styles)
+    for line in result.membership.to_lines() if result.membership else ():
+        say(line, console=console)
     notes = dict.fromkeys(note for f in result.findings for note in f.notes)
     for note in (*notes, *result.notes):
         say(f"note: {note}", console=console, style="dim")

@@ -44,7 +44,8 @@ def print_frontier(result: FrontierResult, console: Console | None = None) -> No
 def build_table(result: FrontierResult, *, roomy: bool) -> TextTable:
     """Builds one row for each setting; a star marks the front."""
     plan = result.plan
-    table = TextTable(f"{plan.model} on {plan.data}", caption=describe_facts(result))
+    caption = f"{describe_facts(result)}; * on the front"
+    table = TextTable(f"{plan.model} on {plan.data}", caption=caption)
     table.add_column("setting", fold=True, at_least=12)
     for name in ("accuracy", "points", "read"):
         table.add_column(name, right=True)

@@ -26,6 +26,7 @@ from keyhole.report.page_rows import (
     show_picture,
     split_by_server,
 )
+from keyhole.report.regime_view import describe_maps
 from keyhole.report.shell import fill_template
 from keyhole.report.shown_pictures import PictureBudget
 from keyhole.report.sweep_view import INTERVALS, describe_tables
@@ -62,6 +63,7 @@ def render(
         chips=view.CHIPS,
         skipped=view.list_skipped(result.skipped),
         notes=result.notes,
+        membership=result.membership,
         versions=result.findings[0].versions if result.findings else {},
         device=result.findings[0].recipe.get("device", "") if result.findings else "",
         read_ssim=READ_SSIM,
@@ -113,6 +115,7 @@ def _describe_section(
                 view.read_heat_maps(section, store) if store is not None else {}
             ).items()
         },
+        "maps": describe_maps(section),
         "notes": list(dict.fromkeys(note for f in section.findings for note in f.notes)),
         "verdicts": [
             {

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-STYLES = ("page.css", "parts.css", "print.css")
+STYLES = ("page.css", "parts.css", "print.css", "regimes.css")
 SCRIPTS = ("page.js", "tables.js", "glossary.js", "sliders.js")
 
 

@@ -103,7 +103,8 @@ def describe_choice(kept: Sequence[KeptPicture], clients: int, file: str) -> str
         return ""
     found = f"Of {count_noun(clients, 'client')}: the {min(CLEAREST, len(kept))} clearest"
     if len(kept) > CLEAREST:
-        found += f", then {min(FAIR, len(kept) - CLEAREST)} taken in the audit's order"
+        fair = min(FAIR, len(kept) - CLEAREST)
+        found += f", worst case first, then {fair} in the audit's order, taken without looking"
     return f"{found}. {count_noun(len(kept), 'picture')} {file}"
 
 

@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Generator, Sequence, Set
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Local:
 
     def run(
         self, pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board
-    ) -> Iterator[Outcome]:
+    ) -> Generator[Outcome, None, None]:
         """Runs pieces and yields what became of each, as they end.
 
         Args:
@@ -56,7 +56,7 @@ class Local:
 
 def run_here(
     pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Runs one piece after the other in this process."""
     for piece in pieces:
 
@@ -76,7 +76,7 @@ def run_here(
 
 def run_in_processes(
     pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board, workers: int
-) -> Iterator[Outcome]:
+) -> Generator[Outcome, None, None]:
     """Runs pieces in processes of their own, which end with this one."""
     context = multiprocessing.get_context("spawn")  # torch and CUDA do not survive a fork
     reports: Reports = context.SimpleQueue()

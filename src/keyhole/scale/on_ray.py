@@ -12,7 +12,8 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,7 +51,7 @@ class Ray:
 
     def run(
         self, pieces: Sequence[Piece], store: PieceStore, machine: Machine, board: Board
-    ) -> Iterator[Outcome]:
+    ) -> Generator[Outcome, None, None]:
         """Runs pieces and yields what became of each, as they end.
 
         Args:
@@ -60,18 +61,15 @@ class Ray:
             board: Shows where they stand.
         """
         ray = import_ray()
-        own = not ray.is_initialized()
-        if own:
-            self.connect(ray)
-        try:
+        with ExitStack() as stack:
+            if not ray.is_initialized():
+                # Ray prints there what becomes of workers, between the results of commands.
+                stack.enter_context(redirect_stdout(sys.stderr))
+                self.connect(ray)
+                stack.callback(ray.shutdown)
             driver = Driver(ray, store, machine, board)
-            try:
-                yield from driver.run(pieces)
-            finally:
-                driver.cancel()
-        finally:
-            if own:
-                ray.shutdown()
+            stack.callback(driver.cancel)
+            yield from driver.run(pieces)
 
     def connect(self, ray: Any) -> None:
         """Connects to the cluster.
@@ -128,7 +126,7 @@ class Driver:
         here = NodeAffinitySchedulingStrategy(self.ray.get_runtime_context().get_node_id(), False)
         return self.ray.remote(ReportActor).options(num_cpus=0, scheduling_strategy=here).remote()
 
-    def run(self, pieces: Sequence[Piece]) -> Iterator[Outcome]:
+    def run(self, pieces: Sequence[Piece]) -> Generator[Outcome, None, None]:
         """Yields what became of each piece, as they end."""
         self.check_resources()
         waiting = iter(pieces)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,10 +104,11 @@ def run_pieces(
     if todo:
         store.check()
         board = Board(shown)
-        for outcome in (on or Local()).run(todo, store, machine or Machine(), board):
-            board.finish(outcome.piece.key)
-            if outcome.error is not None or outcome.defect is not None:
-                failed.append(outcome)
+        with closing((on or Local()).run(todo, store, machine or Machine(), board)) as outcomes:
+            for outcome in outcomes:
+                board.finish(outcome.piece.key)
+                if outcome.error is not None or outcome.defect is not None:
+                    failed.append(outcome)
     raise_first_defect(failed, len(unique))
     if failed:
         raise PiecesFailed(failed, len(unique))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from attack_cases import model as build_case
+from captures import audited
 from keyhole.attacks import LoraSpan
 from keyhole.attacks.analytic.lora_layers import TokenLayer, find_token_layer
 from keyhole.attacks.analytic.lora_span import Prior, find_span, solve_patches
 from keyhole.auditing import audit
 from keyhole.data import load
-from keyhole.federation import LocalTraining
+from keyhole.errors import DoesNotFit
+from keyhole.federation import LocalTraining, TrainingPlan, train
 from keyhole.models import build
 from keyhole.models.fine_tuning import fine_tune
 from keyhole.optimisers import Adam, Sgd
@@ -50,7 +53,7 @@ def test_the_layer_is_found_with_all_that_is_known_of_its_tokens(vit: nn.Module)
     [
         ("head", "no LoRA layer"),
         ("lora(r=2, targets='mlp.0')", "all lie deeper"),
-        ("lora(r=2, targets='patch_embed,qkv')", "base_layer"),
+        ("lora(r=2, targets='patch_embed,qkv')", "frozen patch embedding"),
     ],
 )
 def test_other_layers_are_refused_in_words(share: str, why: str) -> None:
@@ -109,8 +112,31 @@ def test_rounds_in_which_b_moves_stack() -> None:
     result = audit(**common, repeats=5, moving=True)  # type: ignore[arg-type]
     assert result.findings[0].metrics["psnr"].per_image[0] > 25
     assert result.findings[0].diagnostics["updates"] == 5
-    with pytest.raises(Exception, match="it needs 3 rounds"):
+    with pytest.raises(DoesNotFit, match="it needs 3 rounds"):
         audit(**common, repeats=2, moving=True)  # type: ignore[arg-type]
+
+
+def test_captured_rounds_stack(tmp_path: Path) -> None:
+    plan = TrainingPlan(
+        model="vit-small",
+        share="lora(r=2, head=false)",
+        clients=2,
+        images=1,
+        batch_size=1,
+        steps=3,
+        momentum=0.5,
+        lr=0.3,
+        rounds=6,
+        together="no",
+    )
+    train(plan, out=tmp_path / "run", capture=tmp_path / "seen")
+    asked = {"model": "vit-small", "attacks": ("lora-span",)}
+    result = audited(tmp_path / "seen", **asked, rounds="6")
+    (finding,) = result.findings
+    assert finding.diagnostics["updates"] == 6
+    assert min(finding.metrics["psnr"].per_image) > 20
+    with pytest.raises(DoesNotFit, match="it needs 3 rounds"):
+        audited(tmp_path / "seen", **asked)
 
 
 def test_reports_on_other_models_do_not_mention_it() -> None:

@@ -10,7 +10,9 @@ import torch
 from torch import nn
 
 from keyhole.attacks import Spear
+from keyhole.attacks.analytic.disaggregation import factor
 from keyhole.attacks.analytic.relu_layers import find_relu_layers, gradients_by_class
+from keyhole.attacks.analytic.spear import KnownLayer
 from keyhole.data import ImageSet, load
 from keyhole.defenses import Dropout, Gaussian
 from keyhole.federation import LocalTraining
@@ -143,3 +145,16 @@ def test_gradients_by_class_are_those_of_the_cross_entropy(digits: ImageSet) -> 
     hidden = model[1](inputs).detach().requires_grad_()
     nn.functional.cross_entropy(model[2:](hidden), labels, reduction="sum").backward()
     assert torch.allclose(found[labels, [0, 1]], hidden.grad, atol=1e-6)
+
+
+def test_directions_that_depend_on_each_other_end_in_no_error(
+    observe: Observe, digits: ImageSet
+) -> None:
+    victim = observe(network(64, 100), digits, range(4))
+    factors = factor(victim.observation.update, "1.weight", 4)
+    assert factors is not None
+    same = torch.ones(4, 4, dtype=torch.double) / 2
+    known = KnownLayer.read(victim.observation, "1")
+    parts = known.take_apart(same, factors)
+    assert parts.inputs.isfinite().all()
+    assert not (known.consistency(parts) > 0.97).all()

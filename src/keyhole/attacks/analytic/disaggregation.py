@@ -75,7 +75,9 @@ def take_apart(
         gradient: The weight's gradient, ``[units, inputs]``.
         bias: The bias' gradient ``[units]``; None: every row of X stays of length 1.
     """
-    rows = torch.linalg.solve(directions.T, factors.right)
+    rows, singular = torch.linalg.solve_ex(directions.T, factors.right)
+    if bool(singular):  # two directions are the same, and the images are mixtures at best
+        rows = torch.linalg.pinv(directions.T) @ factors.right
     rows = rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-300)
     columns = torch.linalg.lstsq(rows.T, gradient.T).solution.T  # D up to the rows' lengths
     if bias is None:

@@ -51,7 +51,8 @@ def find_token_layer(model: nn.Module, shape: Shape) -> TokenLayer | str:
     stem = find_input_layer(model, shape)
     if isinstance(stem, str):
         return stem
-    if any(name.startswith(f"{stem.layer}.") for name in parts) or stem.tokens < 2:
+    outside = stem.layer.removesuffix(".base_layer")
+    if any(name.startswith(f"{outside}.") for name in parts) or stem.tokens < 2:
         return "it needs a frozen patch embedding"
     probe = copy.deepcopy(model).eval()
     like = next(probe.parameters())

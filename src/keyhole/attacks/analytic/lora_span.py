@@ -15,6 +15,7 @@ photographs usually have in common with their neighbours.
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, ClassVar
 
 import torch
@@ -48,6 +49,7 @@ class LoraSpan(Attack):
     summary: ClassVar[str] = "reads patches in the span of the first block's LoRA updates"
     paper: ClassVar[str] = "Keyhole"
     needs: ClassVar[str] = "LoRA in a ViT's first block; one image per client, over several rounds"
+    most_rounds: ClassVar[int] = 1000
 
     def incompatibilities(self, observation: Observation) -> list[str]:
         knowledge = observation.knowledge
@@ -89,7 +91,7 @@ class LoraSpan(Attack):
         rows = torch.cat([u.change[n].double().cpu() for u in updates for n in layer.names])
         rounding = estimate_rounding(observation, layer, rows)
         directions, strengths = find_span(rows, layer.tokens)
-        noise = measure_noise(strengths, rounding, layer)
+        noise = measure_noise(strengths, rounding)
         prior = Prior.of(observation, layer, self.reach)
         patches, residual = solve_patches(layer, directions, noise, prior)
         image = layer.stem.assemble(patches, knowledge.shape)[None].float()
@@ -127,8 +129,8 @@ def estimate_rounding(observation: Observation, layer: TokenLayer, rows: Tensor)
     size = float(rows.square().mean().sqrt())
     if observation.update.lr != 1.0 or observation.update.steps > 1:
         size = max(size, float(weight.double().square().mean().sqrt()))
-    rounding: float = torch.finfo(own.dtype).eps * size * rows.shape[1] ** 0.5 / 2
-    return rounding
+    spacing = float(torch.finfo(own.dtype).eps)
+    return spacing * size * math.sqrt(rows.shape[1]) / 2
 
 
 def find_span(rows: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
@@ -137,10 +139,10 @@ def find_span(rows: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
     return directions[:tokens], strengths[:tokens]
 
 
-def measure_noise(strengths: Tensor, rounding: float, layer: TokenLayer) -> float:
+def measure_noise(strengths: Tensor, rounding: float) -> float:
     """The error that is expected in an equation for a token of unit deviation."""
-    share = (rounding / strengths.clamp(min=rounding)).square().mean()
-    return float(share.sqrt()) + 1e-7
+    error = torch.where(strengths > rounding, rounding / strengths, 1.0)
+    return float(error.square().mean().sqrt()) + 1e-7
 
 
 class Prior:

@@ -19,7 +19,7 @@ from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.generative.feature_domain import StageFeatures, measure_scales
 from keyhole.attacks.generative.prior import load_generator
-from keyhole.attacks.generative.stages import SearchStage, SharedCheckpointer, merge_stages
+from keyhole.attacks.generative.stages import SearchStage
 from keyhole.attacks.matching.attack import Count, Matching, Positive, Weight
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.objectives import Cosine
@@ -28,6 +28,7 @@ from keyhole.attacks.matching.parts.priors import Magnitude, TotalVariation
 from keyhole.attacks.matching.parts.unknowns import Pixels
 from keyhole.attacks.matching.precision import use_precision
 from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.shared_checkpointer import SharedCheckpointer, merge_stages
 from keyhole.attacks.matching.victim_group import VictimGroup
 from keyhole.defenses.capabilities import Capability
 from keyhole.errors import KeyholeError

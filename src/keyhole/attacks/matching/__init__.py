@@ -1,6 +1,8 @@
 """Gradient matching: one engine with parts, and named attacks as rows of parts."""
 
 from keyhole.attacks.matching.attack import Matching
+from keyhole.attacks.matching.epoch_matching import EpochMatching
+from keyhole.attacks.matching.grad_inversion import GradInversion
 from keyhole.attacks.matching.inverting_gradients import (
     DiaRead,
     DropoutInversion,
@@ -11,7 +13,6 @@ from keyhole.attacks.matching.inverting_gradients import (
 from keyhole.attacks.matching.precision import use_precision
 from keyhole.attacks.matching.presets import (
     DeepLeakage,
-    GradInversion,
     GradViT,
     ImprovedDeepLeakage,
     IterativeApril,
@@ -24,6 +25,7 @@ __all__ = [
     "DeepLeakage",
     "DiaRead",
     "DropoutInversion",
+    "EpochMatching",
     "GradInversion",
     "GradViT",
     "ImprovedDeepLeakage",

@@ -26,7 +26,7 @@ from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.priors import UploadedStatistics
 from keyhole.attacks.matching.parts.unknowns import SoftLabels
 from keyhole.attacks.matching.precision import Precision, use_precision
-from keyhole.attacks.matching.problem import MatchingProblem
+from keyhole.attacks.matching.problem import MatchingProblem, simplify_steps
 from keyhole.attacks.matching.uploaded_statistics import StatisticsUse
 from keyhole.attacks.matching.victim_group import VictimGroup
 from keyhole.attacks.noise import find_misleading_values, merge_updates
@@ -37,7 +37,7 @@ from keyhole.threat import Observation
 Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-LabelSource = Literal["given", "inferred", "sought"]
+LabelSource = Literal["given", "inferred", "counted", "sought"]
 MaskSource = Literal["ignored", "given", "sought", "read"]
 
 
@@ -51,8 +51,9 @@ class Matching(Attack):
     Args:
         iterations: The most iterations for each victim.
         lr: Learning rate.
-        labels: Whether the labels are ``given``, ``inferred`` from the last layer's gradient, or
-            ``sought`` together with the images.
+        labels: Whether the labels are ``given``, ``inferred`` from the last layer's gradient,
+            ``counted`` from it class by class (iLRG), which is right more often where a batch has a
+            class twice, or ``sought`` together with the images.
         masks: Whether the client's dropout is ``ignored``, or its masks are ``given``, ``sought``
             together with the images, or ``read`` from the update where it shows them and sought
             elsewhere.
@@ -102,6 +103,23 @@ class Matching(Attack):
             problem: The model and what its victims have in common.
         """
 
+    def prepare(self, observation: Observation) -> Observation:
+        """Returns the observation as this attack can use it: local steps that are too many, or
+        whose images nobody knows, are taken for one large step.
+
+        Args:
+            observation: What the server observed of the victim.
+        """
+        return simplify_steps(observation, self.trials)
+
+    def build_problem(self, observation: Observation) -> MatchingProblem:
+        """Returns what all victims have in common, given the first of them.
+
+        Args:
+            observation: What the server observed of the first victim.
+        """
+        return MatchingProblem.from_observation(observation)
+
     def build_all_parts(self, problem: MatchingProblem) -> MatchingParts:
         """Returns the parts, with labels and masks among the unknowns if they are sought.
 
@@ -129,7 +147,7 @@ class Matching(Attack):
 
     def incompatibilities(self, observation: Observation) -> list[str]:
         reasons = []
-        if self.labels == "inferred":
+        if self.labels in ("inferred", "counted"):
             reasons += LabelInference().incompatibilities(observation)
         if self.labels == "given" and observation.knowledge.labels is None:
             reasons.append("it must be given the labels, but was not")

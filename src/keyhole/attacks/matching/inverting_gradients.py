@@ -6,13 +6,15 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
 from keyhole.attacks.matching.attack import Count, MaskSource, Matching, Positive, Weight
+from keyhole.attacks.matching.gradients.gradient_weights import WeightsByName, keep_largest
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.objectives import Cosine, NormsAndRightAngles, Objective
 from keyhole.attacks.matching.parts.optimisers import Adam, Plateau
@@ -51,6 +53,8 @@ class InvertingGradients(Matching):
         features: Weight of the last layer's inputs, which the update of one image determines
             exactly if that layer has no noise. None: 0, or if only other layers are known to have
             noise, a weight that grows with the share of their rows that do.
+        largest: The share of the update's values that is matched, the largest ones (partial
+            matching, as in FedLeak); 1: all.
     """
 
     iterations: Count = 3000
@@ -60,6 +64,7 @@ class InvertingGradients(Matching):
     give_up: Count | None = None
     stop_below: Positive | None = None
     features: Weight | None = None
+    largest: Annotated[float, Field(gt=0, le=1)] = 1.0
 
     name: ClassVar[str] = "ig"
     summary: ClassVar[str] = "matches gradients' direction, smooth images preferred"
@@ -90,6 +95,16 @@ class InvertingGradients(Matching):
             schedule=Plateau(patience=self.patience, drops=self.drops, give_up=self.give_up),
             priors=self.build_priors(problem),
             stop_below=self.stop_below,
+        )
+
+    def gradient_weights(self, observation: Observation) -> WeightsByName:
+        weights = super().gradient_weights(observation)
+        if self.largest == 1:
+            return weights
+        parameters = {name for name, _ in observation.model.named_parameters()}
+        target = self.target_gradient(observation)
+        return keep_largest(
+            weights, {n: g for n, g in target.items() if n in parameters}, self.largest
         )
 
     def build_priors(self, problem: MatchingProblem) -> tuple[Prior, ...]:

@@ -1,4 +1,4 @@
-"""Other published attacks, each a set of parts: DLG, iDLG, APRIL, GradViT and GradInversion."""
+"""Other published attacks, each a set of parts: DLG, iDLG, APRIL and GradViT."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from keyhole.attacks.matching.parts.matching_parts import MatchingParts
 from keyhole.attacks.matching.parts.objectives import SquaredError
 from keyhole.attacks.matching.parts.optimisers import LBFGS, Adam, CosineDecay, StepDecay
 from keyhole.attacks.matching.parts.priors import (
-    BatchNormStatistics,
     Magnitude,
     PatchSeams,
     PositionCosine,
@@ -134,40 +133,5 @@ class GradViT(Matching):
                 TotalVariation(self.tv),
                 Magnitude(self.magnitude),
                 PatchSeams(self.seams, patch, after=0.5),
-            ),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class GradInversion(Matching):
-    """Squared error with BatchNorm statistics, total variation and small pixels, by Adam.
-
-    Args:
-        tv: Weight of the images' total variation.
-        magnitude: Weight of the mean squared pixel.
-        statistics: Weight of the distance of batch statistics to the BatchNorms' running ones.
-    """
-
-    tv: Weight = 1e-4
-    magnitude: Weight = 1e-6
-    statistics: Weight = 1e-3
-    labels: LabelSource = "inferred"
-
-    name: ClassVar[str] = "gradinversion"
-    summary: ClassVar[str] = "matches gradients and the BatchNorms' statistics"
-    paper: ClassVar[str] = "Yin et al. 2021 (GradInversion)"
-    needs: ClassVar[str] = "a linear last layer; best with BatchNorm and trained weights"
-    published: ClassVar[dict[str, Any]] = {"iterations": 20_000, "statistics": 0.1}
-
-    def build_parts(self, problem: MatchingProblem) -> MatchingParts:
-        return MatchingParts(
-            objective=SquaredError(relative=True),
-            images=Pixels(),
-            optimiser=Adam(lr=self.lr),
-            schedule=CosineDecay(warm_up=0.0025),
-            priors=(
-                TotalVariation(self.tv),
-                Magnitude(self.magnitude),
-                BatchNormStatistics(self.statistics),
             ),
         )

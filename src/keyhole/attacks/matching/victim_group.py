@@ -20,11 +20,7 @@ from keyhole.attacks.matching.gradients.match import Targets
 from keyhole.attacks.matching.gradients.matchers import Matcher
 from keyhole.attacks.matching.gradients.rounds import RoundsMatcher
 from keyhole.attacks.matching.parts.matching_parts import MatchingParts
-from keyhole.attacks.matching.problem import (
-    MatchingProblem,
-    enumerate_label_orders,
-    simplify_steps,
-)
+from keyhole.attacks.matching.problem import MatchingProblem, enumerate_label_orders
 from keyhole.attacks.matching.readable_masks import read_masks
 from keyhole.attacks.matching.runner import Runner
 from keyhole.attacks.matching.state import Outcome, State
@@ -54,8 +50,8 @@ class VictimGroup:
 
     def __init__(self, attack: Matching, observations: Sequence[Observation]) -> None:
         self.attack = attack
-        self.observations = [simplify_steps(each, attack.trials) for each in observations]
-        self.problem = MatchingProblem.from_observation(self.observations[0])
+        self.observations = [attack.prepare(each) for each in observations]
+        self.problem = attack.build_problem(self.observations[0])
         self.notes: list[str] = []
         if not self._all_statistics_make_sense(self.observations, self.problem):
             self.problem = replace(self.problem, norms=())
@@ -215,7 +211,9 @@ class VictimGroup:
         if self.attack.labels == "given":
             known = observation.knowledge.labels
         else:
-            known = LabelInference().reconstruct(observation).labels
+            counted = self.attack.labels == "counted"
+            inference = LabelInference(softmax="classwise" if counted else "random")
+            known = inference.reconstruct(observation).labels
         assert known is not None
         if self.problem.label_orders_matter and self.attack.trials > 1:
             orders = enumerate_label_orders(known.tolist(), self.problem.local_batch)

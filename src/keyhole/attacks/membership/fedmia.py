@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-GRADIENTS_AT_ONCE = 1 << 26
-"""Numbers of single images' gradients that are held at once."""
+GRADIENTS_AT_ONCE, GRADIENTS_AT_ONCE_ON_GPU = 1 << 22, 1 << 26
+"""Numbers of single images' gradients that are held at once; on a CPU few, which caches hold."""
 PRIOR_CLIENTS = 20
 """How many clients the variance over all images counts for, beside that of a single image."""
 LEAST_SPREAD = 1e-3
@@ -50,13 +50,15 @@ def gradient_cosines(
 
     size = sum(w.numel() for w in weights.values())
     dots, norms = [], []
-    at_once = max(1, GRADIENTS_AT_ONCE // size)
+    most = GRADIENTS_AT_ONCE_ON_GPU if images.is_cuda else GRADIENTS_AT_ONCE
+    at_once = max(1, most // size)
     pairs_at_once = zip(torch.split(images, at_once), torch.split(labels, at_once), strict=True)
     for some, classes in pairs_at_once:
         gradients = vmap(grad(loss), (None, 0, 0), randomness="different")(weights, some, classes)
         pairs = [(deltas[n].flatten(1), gradients[n].flatten(1)) for n in weights]
         dots.append(torch.stack([(d @ g.T).double() for d, g in pairs]).sum(0))
-        norms.append(torch.stack([g.double().square().sum(1) for _, g in pairs]).sum(0))
+        sizes = [torch.linalg.vector_norm(g, dim=1, dtype=torch.double) for _, g in pairs]
+        norms.append(torch.stack(sizes).square().sum(0))
     lengths = lengths[:, None] * torch.cat(norms)[None]
     return -torch.cat(dots, 1) / lengths.clamp_min(1e-300).sqrt()
 

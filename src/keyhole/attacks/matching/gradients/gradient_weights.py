@@ -96,6 +96,31 @@ def leave_out_values(weights: WeightsByName, misleading: Mapping[str, Tensor]) -
     return found
 
 
+def keep_largest(
+    weights: WeightsByName, gradient: Mapping[str, Tensor], share: float
+) -> WeightsByName:
+    """The same weights, and 0 for all values of a gradient but the largest.
+
+    Args:
+        weights: The weights of rows and values.
+        gradient: The gradient by parameter.
+        share: The share of all its values that is kept.
+    """
+    sizes = torch.cat([g.abs().flatten().double().cpu() for g in gradient.values()])
+    kept = max(1, round(share * len(sizes)))
+    least = float(sizes.topk(kept).values[-1])
+    found = dict(weights)
+    for name, value in gradient.items():
+        if not value.dim():
+            continue
+        plain = GradientWeights(torch.ones(len(value), device=value.device))
+        own = found.get(name, plain)
+        large = (value.abs() >= least).float()
+        values = large if own.values is None else own.values * large
+        found[name] = replace(own, values=values)
+    return found
+
+
 def stack_weights(
     weights_per_victim: Sequence[WeightsByName], like: Tensor
 ) -> dict[str, GradientWeights]:

@@ -40,6 +40,8 @@ class Adam(Optimiser):
         beta2: Decay of their squares' mean.
         eps: Added to the root of that mean.
         signed: Names of the unknowns of whose gradient only the sign is used.
+        noise: The standard deviation of what is added at random to each step, in units of the
+            learning rate. It is a function of victim and step, so that a search can be resumed.
     """
 
     lr: float = 0.1
@@ -47,6 +49,7 @@ class Adam(Optimiser):
     beta2: float = 0.999
     eps: float = 1e-8
     signed: tuple[str, ...] = ()
+    noise: float = 0.0
 
     def start(self, values: Values) -> State:
         first = next(iter(values.values()))
@@ -67,6 +70,27 @@ class Adam(Optimiser):
             square.addcmul_(gradient, gradient, value=1 - self.beta2)
             scale = square.sqrt().div_(align_axes(correction, value).to(value)).add_(self.eps)
             value.sub_(align_axes(size, value).to(value) * (mean / scale))
+            if self.noise:
+                drawn = draw_noise(value, state["victim"].double(), state["adam.steps"].double())
+                value.add_(align_axes(self.noise * self.lr * lr, value).to(value) * drawn)
+
+
+def draw_noise(like: Tensor, victims: Tensor, steps: Tensor) -> Tensor:
+    """Numbers that look like N(0, 1), one per element, fixed by victim ``[N]`` and step ``[N]``.
+
+    They are computed and not drawn: a CUDA graph repeats what a generator drew, and a search that
+    is resumed would draw others.
+
+    Args:
+        like: The tensor whose shape they have, ``[N, ...]``.
+        victims: The number of each victim.
+        steps: The steps that each victim has taken.
+    """
+    places = torch.arange(like[0].numel(), device=like.device, dtype=torch.double)
+    phase = places * 12.9898 + (victims * 37.719 + steps * 78.233)[:, None]
+    uniform = [((phase + shift).sin() * 43758.5453).frac().abs() for shift in (0.0, 0.5)]
+    radius = (-2 * uniform[0].clamp(min=1e-12).log()).sqrt()
+    return (radius * (2 * torch.pi * uniform[1]).cos()).to(like).view_as(like)
 
 
 @dataclass(frozen=True)

@@ -248,6 +248,23 @@ class PatchSeams(Prior):
 
 
 @dataclass(frozen=True)
+class Consensus(Prior):
+    """The mean squared distance to what several searches agree on (Yin et al. 2021).
+
+    The attack's known values have it as ``consensus``, ``[N, B, C, H, W]``.
+
+    Args:
+        weight: Weight of the term.
+    """
+
+    weight: float
+
+    def __call__(self, guess: Guess) -> Tensor:
+        distance = (guess.images - guess.known["consensus"]).square().flatten(1).mean(1)
+        return self.weight * distance
+
+
+@dataclass(frozen=True)
 class DropRate(Prior):
     """The distance of the masks' drop rates to the true ones (Scheliga et al. 2023, DIA).
 
