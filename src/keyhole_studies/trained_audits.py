@@ -10,8 +10,8 @@ from keyhole.device import find_device
 from keyhole_studies.audits import AuditExperiment
 from keyhole_studies.base import Study, StudyContext
 from keyhole_studies.resident_data import load_resident_data, measure_accuracy
-from keyhole_studies.tip.victim import prepare_victim
 from keyhole_studies.training import TrainingSettings
+from keyhole_studies.victim import prepare_victim
 
 
 @dataclass(frozen=True)

@@ -172,7 +172,8 @@ def make_attack_rows(audit: PrivacyExperiment, result: Mapping[str, Any]) -> lis
             words += f", {row['iterations']:.0f} steps"
         repeats = result["stage"].get("repeats", 1)
         words += f", {repeats} updates" if repeats > 1 else ""
-        values = [format_score(metrics[k], k) for k in ("ssim", "psnr", "lpips") if k in metrics]
+        scores = ("ssim", "psnr", "lpips")
+        values = [format_score(metrics[k], k) if k in metrics else "" for k in scores]
         shares = [100 * metrics["reid"], 100 * metrics["read"]]
         rows.append([words, row["attacker"], str(result["images"]), *values, *shares])
     return rows

@@ -38,8 +38,8 @@ from keyhole_studies.tip.explanations import (
     choose_across_classes,
     draw_heat_maps,
 )
-from keyhole_studies.tip.victim import prepare_victim
 from keyhole_studies.training import TrainingSettings
+from keyhole_studies.victim import prepare_victim
 
 STEPS, LR = 4, 0.001
 """What a client does before it uploads; its batch is one image."""

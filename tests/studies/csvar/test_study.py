@@ -20,13 +20,16 @@ from keyhole_studies.csvar.experiments import AccuracyExperiment, MembershipExpe
 from keyhole_studies.csvar.networks import NETWORKS, build_network
 from keyhole_studies.csvar.tables import format_tables
 from keyhole_studies.csvar.training import FedSgdSettings, train_clients
+from keyhole_studies.result_files import SHIPPED, read_results
 
 STUDY = load_study("csvar")
 DATA = ("mnist", "cifar10", "orl-faces")
+TABLE_NETWORKS = ("resnet", "shufflenet", "mobilenet")
 DEFENSE_NAMES = ("none", "image-noise", "csvar")
 RESULTS = Path(__file__).parents[3] / "results" / "csvar"
 
 Command = Callable[..., tuple[int, str, str]]
+SHIPPED_RESULTS = read_results(SHIPPED / "csvar", [e.name for e in STUDY.experiments])
 
 
 def test_every_cell_of_the_table_has_its_experiment() -> None:
@@ -34,9 +37,9 @@ def test_every_cell_of_the_table_has_its_experiment() -> None:
     assert len(names) == len(set(names))
     trained = [e for e in STUDY.experiments if isinstance(e, AccuracyExperiment)]
     cells = [e for e in trained if e.group == "table-1"]
-    assert len(trained) == len(cells) + 3
+    assert len(trained) == len({e.name for e in trained}) > len(cells)
     found = {(c.data, c.network, c.defense): c.name for c in cells}
-    assert set(found) == set(product(DATA, NETWORKS, DEFENSE_NAMES))
+    assert set(found) == set(product(DATA, TABLE_NETWORKS, DEFENSE_NAMES))
     assert len(found) == 27
     assert set(STUDY.published["table-1"]) == set(found.values())
     for (data, network, defense), name in found.items():
@@ -47,15 +50,15 @@ def test_every_cell_of_the_table_has_its_experiment() -> None:
             assert DEFENSES.parse(name)
 
 
-def test_the_papers_losses_are_as_its_table_says() -> None:
-    """Its text says .21 points on average; the table has .54."""
-    losses = [
-        STUDY.published["table-1"][f"table-{data}-{kind}-none"][0]
-        - STUDY.published["table-1"][f"table-{data}-{kind}-csvar"][0]
-        for data in ("mnist", "cifar10")
-        for kind in NETWORKS
-    ]
-    assert sum(losses) / len(losses) == pytest.approx(0.54, abs=0.005)
+@pytest.mark.parametrize(("data", "least", "most"), [("mnist", 7, 16), ("cifar10", 31, 39)])
+def test_csvar_costs_what_the_docs_say(data: str, least: int, most: int) -> None:
+    """The paper's table has .54 points on average; ours are measured on clean test images."""
+
+    def accuracy(kind: str, defense: str) -> float:
+        return 100 * SHIPPED_RESULTS[f"table-{data}-{kind}-{defense}"]["accuracy"]
+
+    losses = [accuracy(kind, "none") - accuracy(kind, "csvar") for kind in TABLE_NETWORKS]
+    assert least <= round(min(losses)) <= round(max(losses)) <= most
 
 
 def test_members_are_attacked_alike_under_every_defense() -> None:
@@ -130,9 +133,11 @@ def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_ours_stand_before_the_papers(tmp_path: Path) -> None:
     cell = {"piece": "table-mnist-resnet-csvar", "accuracy": 0.5, "accuracy_on_defended": 0.25}
+    cell |= {"test_images": 10_000}
     (tmp_path / "table-mnist-resnet-csvar.json").write_text(json.dumps(cell))
     text = "\n".join(format_tables(STUDY, tmp_path))
     assert "50.0 / 25.0 (97.39)" in text
+    assert "MNIST, CSVAR, n = 10,000" in text
     assert "- (95.67)" in text
     assert "CIFAR-10" not in text
 

@@ -61,7 +61,7 @@ def test_covered_positions_are_unknown_to_a_network_that_learnt_such(shades: Ima
     assert not torch.allclose(hidden, shown, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", sorted(NETWORKS))
+@pytest.mark.parametrize("name", sorted(set(NETWORKS) - {"deit-64"}))
 def test_features_go_into_the_last_layer(name: str, shades: ImageSet, make_set: MakeSet) -> None:
     model = build_network(name, 0).eval()
     few = make_set(shades.pixels([0, 1]), shades.labels[:2])

@@ -6,15 +6,18 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from torch import nn
 
+from keyhole.defenses import Mjp
 from keyhole_studies import load_study
-from keyhole_studies.mjp import april, experiments
+from keyhole_studies.mjp import april, experiments, networks
 from keyhole_studies.mjp.networks import build_deit
 from keyhole_studies.resident_data import load_resident_data
 from keyhole_studies.training import TrainingSettings
@@ -106,3 +109,60 @@ def test_robustness_is_measured_where_it_is_asked_for(
     assert 0 <= tried["mce"] <= 1
     assert tried["unseen_images"] == 4
     assert "Table 4's measures" in out
+
+
+def test_puzzles_begin_after_so_many_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Mjp(gamma=0.5).prepare_model(build_deit(width=96, depth=1, heads=2))
+    shares = []
+
+    def train(
+        model: nn.Module, *_: object, after_epoch: Callable[[int, float], None], **__: object
+    ):
+        for epoch in (1, 2, 3):
+            shares.append(model.puzzle.rules.share)
+            after_epoch(epoch, 0.0)
+
+    monkeypatch.setattr(experiments, "train_network", train)
+    monkeypatch.setattr(experiments, "measure_accuracy", lambda *_: 0.0)
+    settings = TrainingSettings(epochs=3)
+    data = SimpleNamespace(data=None, train_indices=[0], test=None, test_indices=[0])
+    experiments.train_on_curve(model, data, settings, Mjp(gamma=0.5), seed=0, puzzles_from=2)
+    assert shares == [0.0, 0.0, 1.0]
+
+
+def test_seeds_and_wide_positions_give_other_networks() -> None:
+    study = load_study("mjp")
+    positions = {}
+    for name in ("full-deit-A-s0", "full-deit-A-s1", "full-deit-J-parity"):
+        experiment = study.find(name)
+        model = experiment.build_model(experiment.choose_seed(study))
+        positions[name] = model.get_parameter("pos_embed")
+    narrow, other, wide = positions.values()
+    assert not narrow.equal(other)
+    assert narrow.std() < 0.1 < 0.9 < wide.std()
+
+
+def test_attackers_of_a_trained_network_have_its_weights(
+    keyhole: Command, forty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victims = forty / "victims" / "cifar10_128.npz"
+    victims.parent.mkdir()
+    images = np.random.default_rng(1).integers(0, 255, (128, 3, 32, 32), np.uint8)
+    fixed = {"mean": np.full(3, 0.5), "std": np.full(3, 0.25)}
+    np.savez(victims, images_u8=images, targets=np.arange(128) % 10, **fixed)
+
+    def build_small(**options: int) -> nn.Module:
+        return build_deit(width=96, depth=2, heads=2, **options)
+
+    monkeypatch.setattr(networks, "build_deit", build_small)
+    options = ("--data-dir", str(forty), "--device", "cpu", "--victims", "1", "--iterations", "2")
+    code, _, err = keyhole("study", "mjp", "full-deit-J-s0", "trained-J-g50", *options)
+    assert code == 0, err
+    found = json.loads((tmp_path / "results" / "mjp" / "trained-J-g50.json").read_text())
+    assert found["trained"] == "full-deit-J-s0"
+    assert {"patch-lstsq", "mjp-span"} <= set(found["rows"])
+    runs = tmp_path / "runs" / "study-mjp"
+    whole = load_file(runs / "full-deit-J-s0" / "weights.safetensors")
+    plain = load_file(runs / "full-deit-J-s0-plain.safetensors")
+    assert set(whole) > set(plain) == set(build_small(classes=10).state_dict())
+    assert all(whole[name].equal(tensor) for name, tensor in plain.items())

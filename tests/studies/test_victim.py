@@ -12,8 +12,8 @@ from torch import nn
 
 from keyhole.models import build
 from keyhole_studies.resident_data import ResidentData, load_resident_data, measure_accuracy
-from keyhole_studies.tip.victim import prepare_victim
 from keyhole_studies.training import TrainingSettings, train_network
+from keyhole_studies.victim import prepare_victim
 
 CPU = torch.device("cpu")
 SMALL = "keyhole.models.shallow_convnet:shallow_convnet"
