@@ -119,7 +119,13 @@ def expand_lists(text: str) -> list[str]:
     ['topk(k=0.1)', 'topk(k=0.01)']
     >>> expand_lists("dropout(p=.50)")
     ['dropout(p=.50)']
+    >>> expand_lists("topk(k=[.1, .01]) + half")
+    ['topk(k=0.1) + half', 'topk(k=0.01) + half']
     """
+    parts = split_outside_brackets(text, "+")
+    if len(parts) > 1:
+        found = [" + ".join(each) for each in itertools.product(*map(expand_lists, parts))]
+        return found if len(found) > 1 else [text.strip()]
     name, values = parse_call(text)
     for key, value in values.items():
         if value == []:

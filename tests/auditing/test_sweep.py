@@ -92,3 +92,12 @@ def test_unknown_keys_are_still_named() -> None:
         expand_plan(plan_of(defences=["none", "gaussian"]))
     with pytest.raises(BadValue, match="stage"):
         expand_plan({"stage": 3})
+
+
+def test_a_row_of_defenses_may_have_parameters_in_any_part() -> None:
+    row = "topk(k=[0.5, 0.1]) + half"
+    sweep = expand_plan(plan_of(defenses=[row, "pruning(ratio=0.5) + half"]))
+    (plan,) = sweep.plans
+    expected = ("topk(k=0.5) + half", "topk(k=0.1) + half", "pruning(ratio=0.5) + half")
+    assert plan.stage[0].defenses == expected
+    assert sweep.swept == ("topk.k",)

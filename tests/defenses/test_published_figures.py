@@ -50,3 +50,19 @@ def test_each_row_is_a_finding(file: str, table: str) -> None:
             if all(getattr(defense, k) == v for k, v in f["defense"]["parameters"].items())
         ]
         assert (defense.name, *figures) in [write_row(f) for f in fits], row
+
+
+def test_the_costs_in_the_docs_are_those_measured() -> None:
+    docs = (ROOT / "docs" / "deployed_defenses.md").read_text(encoding="utf-8")
+    measured = json.loads((ROOT / "results/defenses/cost.json").read_text(encoding="utf-8"))
+    table = docs.partition("<!-- results/defenses/cost.json -->\n")[2].partition("\n\n")[0]
+    expected = [
+        f"| `{row['defense']}` | {row['ratio']:.2f} | {row['own']:.1f} |"
+        for row in measured["rows"]
+        if row["defense"] != "none"
+    ]
+    assert table.splitlines()[2:] == expected
+    (own,) = measured["on_vit_small"]["rows"]
+    assert f"{own['ratio']:.2f} rounds on `vit-small`" in docs
+    names = {row["defense"] for row in [*measured["rows"], own]}
+    assert names == set(DEFENSES.names())

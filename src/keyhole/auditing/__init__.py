@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.plan import Plan, Stage, read_plan, tour
     from keyhole.auditing.regime_map import MappedRegime
     from keyhole.auditing.results import AuditResult, load_result
+    from keyhole.auditing.stage_attacks import choose_attackers
     from keyhole.auditing.store import Store
     from keyhole.auditing.sweep import Sweep, expand_plan, read_sweep
     from keyhole.auditing.verdict import HONEST, MALICIOUS, MaliciousVerdict, Verdict, VerdictLine
@@ -65,6 +66,7 @@ __all__ = [
     "audit",
     "audit_epsilon",
     "check_incoming",
+    "choose_attackers",
     "compare_results",
     "expand_plan",
     "incoming_mod",

@@ -16,7 +16,14 @@ from typing import Any
 
 from keyhole.auditing.plan import Plan, Stage, make_plan, read_plan_values
 from keyhole.errors import BadValue
-from keyhole.spelling import expand_lists, parse_call, shorten, spell, split_names
+from keyhole.spelling import (
+    expand_lists,
+    parse_call,
+    shorten,
+    spell,
+    split_names,
+    split_outside_brackets,
+)
 
 NAMES = ("defenses", "attacks")
 """Fields of a stage that hold several names in any plan."""
@@ -135,8 +142,9 @@ def expand_each(names: Sequence[Any], swept: list[str]) -> list[Any]:
             found.append(text)
             continue
         found += expand_lists(text)
-        part, values = parse_call(text)
-        swept += [f"{part}.{key}" for key, v in values.items() if isinstance(v, list) and v[1:]]
+        for each in split_outside_brackets(text, "+"):
+            part, values = parse_call(each)
+            swept += [f"{part}.{key}" for key, v in values.items() if isinstance(v, list) and v[1:]]
     return found
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from keyhole.auditing import run_plan
+from keyhole.attacks import ATTACKS
+from keyhole.auditing import choose_attackers, run_plan
+from keyhole.defenses import DEFENSES
 from keyhole.errors import DoesNotFit
-from keyhole_studies.audits import AuditExperiment, condense
+from keyhole_studies.audits import AuditExperiment, attack_of_row, condense
 from keyhole_studies.base import Study, StudyContext
 from keyhole_studies.tip.front import UtilityExperiment
 
@@ -52,8 +55,27 @@ class FieldAudit(AuditExperiment):
         }
 
     def covers(self, known: dict[str, Any], context: StudyContext) -> bool:
-        """Whether there are enough victims; what does not fit needs none."""
-        return UNFIT in known or super().covers(known, context)
+        """Whether there are enough victims, and every attacker; what does not fit needs none."""
+        if UNFIT in known:
+            return True
+        return super().covers(known, context) and not self.find_missing(known)
+
+    def find_missing(self, known: Mapping[str, Any]) -> list[tuple[str, str]]:
+        """The attackers of today who use an attack of an earlier result, and are not in it.
+
+        Args:
+            known: The result: perhaps of a version in which the attack could not use yet what the
+                defense declares.
+        """
+        defense = DEFENSES.parse(self.stage.defenses[0])
+        have = {(attack_of_row(name), row["attacker"]) for name, row in known["rows"].items()}
+        applied = {name for name, _ in have}  # others do not fit the network
+        return [
+            (attack.name, str(attacker))
+            for attack in map(ATTACKS.parse, self.stage.attacks)
+            for attacker in choose_attackers(attack, defense)
+            if attack.name in applied and (attack.name, attacker) not in have
+        ]
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from keyhole.attacks import ATTACKS
 from keyhole.auditing import Stage
 from keyhole.defenses import DEFENSES
 from keyhole.settings import make_settings
@@ -115,7 +116,7 @@ def unroll(grid: Grid, scale: Scale) -> Iterator[Experiment]:
             for strength, text in defense.strengths():
                 about: dict[str, Any] = {"family": family, "strength": strength, "network": name}
                 for server, attacks in grid.servers.items():
-                    chosen = attacks or choose_attacks(network, text)
+                    chosen = choose_attacks(attacks or network.attacks, text, alter=bool(attacks))
                     sizes = scale.malicious if attacks else scale.honest
                     yield FieldAudit(
                         name=f"{family}-{strength}-{name}-{server}",
@@ -141,11 +142,21 @@ def unroll(grid: Grid, scale: Scale) -> Iterator[Experiment]:
                 )
 
 
-def choose_attacks(network: Network, defense: str) -> tuple[str, ...]:
-    """The network's attacks, and those that the defense was published with, each once."""
-    known = {attack.partition("(")[0] for attack in network.attacks}
-    published = DEFENSES.parse(defense).paper_attacks
-    return (*network.attacks, *(attack for attack in published if attack not in known))
+def choose_attacks(own: tuple[str, ...], defense: str, *, alter: bool) -> tuple[str, ...]:
+    """A server's own attacks, and those that the defense was published with, each once.
+
+    Args:
+        own: The attacks on every defense.
+        defense: The defense.
+        alter: Whether the server changes the model; attacks that do are left to such a server.
+    """
+    known = {attack.partition("(")[0] for attack in own}
+    published = [
+        attack
+        for attack in DEFENSES.parse(defense).paper_attacks
+        if attack not in known and (ATTACKS.parse(attack).altered_model is not None) == alter
+    ]
+    return (*own, *published)
 
 
 def make_training(scale: Scale, model: str) -> FedAvgSettings:

@@ -8,10 +8,11 @@ from torch import nn
 
 from keyhole.attacks import Imprint, Loki
 from keyhole.attacks.malicious.imprint_block import ImprintBlock
-from keyhole.attacks.malicious.imprint_gain import GAINS, measure_slope
+from keyhole.attacks.malicious.imprint_gain import GAINS, measure_slope, set_trial_mode
 from keyhole.data import ImageSet, load
-from keyhole.defenses import Gaussian
+from keyhole.defenses import Gaussian, Precode
 from keyhole.models import build
+from keyhole.models.bottleneck import find_bottleneck
 from keyhole.threat import PublicKnowledge
 
 
@@ -38,6 +39,24 @@ def gain_of(model: nn.Module) -> float:
 def test_networks_without_norms_get_a_large_gain_and_sigmoids_a_small_one(data):
     found = {n: gain_of(Imprint().alter(network(n), know(data))) for n in ("mlp", "lenet")}
     assert GAINS[-1] >= found["mlp"] * 0.999 > found["lenet"] * 5
+
+
+def test_a_bottleneck_does_not_overflow(data):
+    """Its variances are exponentials: the largest gain would make them infinite."""
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
+    model = Precode(width=4).prepare_model(plain)
+    own = find_bottleneck(model)
+    assert own is not None
+    own.encoder.weight.data *= 10
+    row, thresholds, _ = Imprint()._place_thresholds(model, know(data))
+    gain = gain_of(Imprint().alter(model, know(data)))
+    tried = set_trial_mode(model, 8)
+    slopes = [
+        measure_slope(tried, ImprintBlock(row, thresholds, sparse=False, gain=g), know(data))
+        for g in (gain, GAINS[-1])
+    ]
+    assert slopes[0] > slopes[1] == 0
 
 
 def test_a_gain_that_is_given_is_kept(data):

@@ -55,6 +55,15 @@ def test_published_attacks_come_to_the_networks_own() -> None:
     assert (dpsgd.stage.model, len(dpsgd.stage.attacks)) == ("dp:resnet18", 1)
 
 
+def test_published_attacks_of_a_lying_server_are_left_to_it() -> None:
+    study = load_study("field")
+    honest, malicious = (study.find(f"oasis-weak-quickstart-{s}") for s in ("honest", "malicious"))
+    assert isinstance(honest, FieldAudit)
+    assert isinstance(malicious, FieldAudit)
+    assert honest.stage.attacks == ("ig(tv=3e-2)",)
+    assert malicious.stage.attacks == ("imprint", "imprint-weights", "trap-weights")
+
+
 def test_one_server_whose_attack_does_not_apply_leaves_the_other_s_row() -> None:
     study = load_study("field")
     metrics = {"read": {"mean": 0.0}, "psnr": {"mean": 10.0}}
@@ -68,6 +77,35 @@ def test_one_server_whose_attack_does_not_apply_leaves_the_other_s_row() -> None
     assert "| quickstart CNN | `share` | – | 10.0, 0% | – | – | – |" in page
     assert "- `share` on `quickstart`, one server: attack 'imprint' does not apply" in page
     assert "does not fit `quickstart`" not in page
+
+
+def test_a_result_without_an_attacker_of_today_is_measured_again(tmp_path: Path) -> None:
+    cell = load_study("field").find("pruning-medium-quickstart-honest")
+    assert isinstance(cell, FieldAudit)
+    context = StudyContext(
+        runs=tmp_path, data_dir=None, device="cpu", progress=NullProgress(), changes={"victims": 4}
+    )
+    rows = {"ig": {"attacker": "naive"}, "dlg": {"attacker": "paper"}}
+    old = {"images": 4, "rows": rows}
+    assert cell.find_missing(old) == [("ig", "adaptive"), ("dlg", "adaptive")]
+    assert not cell.covers(old, context)
+    known = {f"{name} (adaptive)": {"attacker": "adaptive"} for name in ("ig", "dlg")}
+    assert cell.covers({"images": 4, "rows": rows | known}, context)
+    assert not cell.covers({"images": 3, "rows": rows | known}, context)
+    assert cell.covers({"does_not_fit": "it has no layers"}, context)
+
+
+def test_every_result_that_ships_has_the_attackers_of_today() -> None:
+    study = load_study("field")
+    audits = {each.name: each for each in study.experiments if isinstance(each, FieldAudit)}
+    results = read_results(ROOT / "results" / "field", audits)
+    missing = {
+        name: found
+        for name, result in results.items()
+        if "does_not_fit" not in result and (found := audits[name].find_missing(result))
+    }
+    assert len(results) > 100
+    assert missing == {}
 
 
 def test_audits_and_trainings_have_one_learning_rate() -> None:

@@ -9,13 +9,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.attacks.malicious.imprint_block import ImprintBlock
+from keyhole.models.bottleneck import LossCollector, find_bottleneck
 from keyhole.models.modes import BATCH_NORMS, default_mode
-from keyhole.seeds import generator
+from keyhole.seeds import derive, generator, seeded_globally
 from keyhole.threat import PublicKnowledge
 
 GAINS = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0)
 """The gains that are tried. A network without norms passes any of them on; beyond the last one
 activations lose their digits."""
+DIVERGENCE = 1e-3
+"""The weight of a bottleneck's divergence in the clients' loss, as far as the server knows."""
 TRIED = 16
 """Public images that are tried, at most."""
 NEARLY = 0.5
@@ -51,8 +54,12 @@ def choose_gain(
 
 
 def set_trial_mode(model: nn.Module, batch_size: int) -> nn.Module:
-    """Lets batch norms work as clients' do; nothing is dropped, so that nothing is drawn."""
+    """Lets batch norms and a bottleneck work as clients' do; nothing is dropped."""
     model.eval()
+    bottleneck = find_bottleneck(model)
+    if bottleneck is not None:  # its exponentials overflow where features are large
+        bottleneck.samples, bottleneck.divergence_weight = True, DIVERGENCE
+        bottleneck.train()
     if default_mode(model, batch_size) == "train":
         for module in model.modules():
             if isinstance(module, BATCH_NORMS):
@@ -74,8 +81,10 @@ def measure_slope(model: nn.Module, block: ImprintBlock, public: PublicKnowledge
     with torch.no_grad():
         shift = block(images) - images
     shift = shift.mean((1, 2, 3)).requires_grad_()
-    with torch.enable_grad():
-        loss = F.cross_entropy(model(images + shift[:, None, None, None]), labels.to(images.device))
-        (slopes,) = torch.autograd.grad(loss * len(images), shift)
+    drawn = seeded_globally(derive(0, "imprint gain"))
+    with torch.enable_grad(), drawn, LossCollector() as added:
+        logits = model(images + shift[:, None, None, None])
+        loss = F.cross_entropy(logits, labels.to(images.device), reduction="sum")
+        (slopes,) = torch.autograd.grad(sum((term.sum() for term in added.terms), loss), shift)
     weak = float((slopes * float(block.mix.weight[0, 0].detach())).abs().quantile(WEAK))
     return weak if weak < float("inf") else 0.0
