@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from keyhole.attacks import EpochMatching, InvertingGradients, Matching, SurrogateInversion
-from keyhole.auditing.step_orders import count_orders
+from keyhole.auditing import count_orders
 from keyhole.data import denormalise, load
 from keyhole.defenses import NoDefense
 from keyhole.federation import LocalTraining, train_client

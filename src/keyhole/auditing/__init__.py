@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.regime_map import MappedRegime
     from keyhole.auditing.results import AuditResult, load_result
     from keyhole.auditing.stage_attacks import choose_attackers
+    from keyhole.auditing.step_orders import count_orders
     from keyhole.auditing.store import Store
     from keyhole.auditing.sweep import Sweep, expand_plan, read_sweep
     from keyhole.auditing.verdict import HONEST, MALICIOUS, MaliciousVerdict, Verdict, VerdictLine
@@ -68,6 +69,7 @@ __all__ = [
     "check_incoming",
     "choose_attackers",
     "compare_results",
+    "count_orders",
     "expand_plan",
     "incoming_mod",
     "infer_captured_membership",
