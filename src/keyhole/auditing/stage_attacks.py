@@ -77,6 +77,10 @@ def choose_attackers(attack: Attack, defense: Defense) -> list[Attacker]:
 
     An attacker who repeats a paper knows how clients train, dropout included, and nothing else
     that a defense declares.
+
+    Args:
+        attack: The attack, as it was set.
+        defense: What the clients run.
     """
     usable = attack.matching_capabilities(defense)
     if usable and attack.only_adaptive:

@@ -40,7 +40,11 @@ DESCRIBE = {"attacks": attack_entry, "defenses": defense_entry, "metrics": metri
 
 
 def list_entries(kind: str) -> list[Entry]:
-    """Lists every part of one kind."""
+    """Lists every part of one kind.
+
+    Args:
+        kind: ``attacks``, ``defenses``, ``models`` or another that ``keyhole list`` names.
+    """
     check_kind(kind)
     return LISTS[kind]()
 
@@ -57,7 +61,12 @@ def check_kind(kind: str) -> None:
 
 
 def describe_entry(kind: str, text: str) -> Entry:
-    """Describes one part: its ``description``, and the ``allowed`` values of its parameters."""
+    """Describes one part: its ``description``, and the ``allowed`` values of its parameters.
+
+    Args:
+        kind: The kind, as :func:`list_entries` takes it.
+        text: The part's name, or the part as a plan writes it: ``dp(epsilon=5)``.
+    """
     check_kind(kind)
     asked, known = parse_call(text)[0], NAMES[kind]()
     if kind == "models" and asked not in known and ":" in asked:
