@@ -15,12 +15,14 @@ from captures import audited
 from keyhole.auditing import (
     SCHEMA_VERSION,
     AuditResult,
+    CapturedMembership,
     Plan,
     Stage,
     result_schema,
     run_plan,
 )
 from keyhole.auditing.attack_setting import Skipped
+from keyhole.auditing.captured_inference import CapturedInference
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.gate import GateFailure
 from keyhole.auditing.verdict import MaliciousVerdict, Verdict
@@ -39,6 +41,8 @@ PARTS = {
     "gate_failure": GateFailure,
     "advice": Advice,
     "advised_setting": AdvisedSetting,
+    "captured_membership": CapturedMembership,
+    "captured_inference": CapturedInference,
 }
 
 
