@@ -94,9 +94,10 @@ def test_one_who_is_told_the_noise_need_not_search_for_it(client: Callable[..., 
 
 def test_ig_leaves_out_what_follows_precode_s_noise(client: Callable[..., Any]) -> None:
     victim = client("precode(width=16)")
-    compared = VictimGroup(InvertingGradients(), [victim.observation]).target_gradient(0)
+    seen, unaware = victim.observation, victim.unaware
+    compared = VictimGroup(InvertingGradients(), [seen]).target_gradient(seen)
     assert set(compared) == {f"{n}.{part}" for n in (0, 2, 4) for part in ("weight", "bias")}
-    everything = VictimGroup(InvertingGradients(), [victim.unaware]).target_gradient(0)
+    everything = VictimGroup(InvertingGradients(), [unaware]).target_gradient(unaware)
     assert len(everything) == len(compared) + 6
 
 

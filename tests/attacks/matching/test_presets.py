@@ -161,8 +161,10 @@ def test_an_attack_says_what_it_is(attack: type[Matching]) -> None:
 
 
 def test_each_row_has_the_parts_its_paper_names(clients: Clients, vit: nn.Module) -> None:
-    problem = MatchingProblem.from_observation(clients(vit, [[3]], Dropout(p=0.25))[0].observation)
-    parts_of = {attack.name: attack().build_parts(problem) for attack in ITERATIVE}
+    seen = clients(vit, [[3]], Dropout(p=0.25))[0].observation
+    problem = MatchingProblem.from_observation(seen)
+    made = {kind.name: kind() for kind in ITERATIVE}
+    parts_of = {name: each.build_parts(each.build_problem(seen)) for name, each in made.items()}
     priors = {name: {type(p) for p in parts.priors} for name, parts in parts_of.items()}
     assert isinstance(parts_of["dlg"].optimiser, LBFGS)
     assert ATTACKS.parse("dlg").build_all_parts(problem).labels is not None
