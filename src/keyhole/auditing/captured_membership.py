@@ -115,7 +115,9 @@ def ask_within_audit(
     """
     assert stage.captured is not None
     capture = Capture.open(stage.captured)
-    owners = (capture.truth or {}).get("clients", {}) if stage.truth is None else {}
+    truth = (capture.truth or {}) if stage.truth is None else {}
+    about_these = truth.get("data") in (None, stage.data)
+    owners = truth.get("clients", {}) if about_these else {}
     clients = max((len(each.clients) for each in capture.rounds), default=0)
     if not isinstance(owners, dict) or len(owners) < LEAST_CLIENTS or clients < LEAST_CLIENTS:
         return None, []
