@@ -21,6 +21,7 @@ from keyhole.data import ImageSet, load
 from keyhole.errors import BadValue, KeyholeError, RunFolderError
 from keyhole.federation import Capture
 from keyhole.federation.capture import GLOBAL
+from keyhole.federation.capture_reader import CapturedRound
 from keyhole.metrics import membership as metrics
 from keyhole.seeds import generator
 
@@ -33,13 +34,19 @@ MOST_IMAGES = 500
 
 
 @dataclass(frozen=True)
-class ReadRound:
-    """One round: the model as it was sent, and what each client changed."""
+class UsableRound:
+    """One round, whose tensors are read when they are asked for: one round at a time is held."""
 
-    number: int
-    weights: dict[str, Tensor]
+    captured_round: CapturedRound
     clients: tuple[CapturedClient, ...]
-    changes: tuple[dict[str, Tensor], ...]
+
+    @property
+    def number(self) -> int:
+        return self.captured_round.number
+
+    def read_changes(self) -> list[dict[str, Tensor]]:
+        """What each client changed."""
+        return [dict(client.read().change) for client in self.clients]
 
 
 def infer_captured_membership(
@@ -81,19 +88,18 @@ def infer_captured_membership(
     owners = read_truth(capture, stage, len(images), notes)
     place = device or torch.device("cpu")
     sent = CapturedModel(stage, images, seed, place, capture.about)
-    rounds = read_rounds(capture, stage, sent, owners, notes)
+    rounds = find_usable_rounds(capture, stage, sent, owners, notes)
     names = sorted({c.name for r in rounds for c in r.clients if c.truth}, key=natural)
     if not names:
         raise RunFolderError(
             f"{captured} does not say which images any of its clients has: add truth.json, "
             'which holds {"clients": {ID: [INDEX, ...]}}'
         )
-    network = sent.load_round(capture.rounds[0]).eval()
     asked = Question.draw(images, owners, place, seed)
     if len(names) < LEAST_CLIENTS and "fedmia" in attacks:
         notes.append(f"fedmia needs {LEAST_CLIENTS} clients or more, and {len(names)} answered")
         attacks = [name for name in attacks if name != "fedmia"]
-    return asked.answer(names, rounds, network, attacks, str(captured), notes)
+    return asked.answer(names, rounds, sent, attacks, str(captured), notes)
 
 
 MOST_WORK = 3_000_000_000
@@ -147,9 +153,9 @@ def natural(name: str) -> tuple[int, str]:
     return (int(name), "") if name.isdecimal() and len(name) < 10 else (10**10, name)
 
 
-def read_rounds(
+def find_usable_rounds(
     capture: Capture, stage: Stage, sent: CapturedModel, owners: Owners, notes: list[str]
-) -> list[ReadRound]:
+) -> list[UsableRound]:
     """The rounds that can be used; a note says why one cannot."""
     found = []
     for each in capture.rounds:
@@ -163,9 +169,7 @@ def read_rounds(
         if len(single) < len(clients):
             notes.append(f"round {each.number}: secure sums do not say whose an update is")
         if single:
-            weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-            changes = tuple(dict(client.read().change) for client in single)
-            found.append(ReadRound(each.number, weights, single, changes))
+            found.append(UsableRound(each, single))
     if not found:
         raise RunFolderError(f"nothing in {capture.root} can be used: {(notes or ['empty'])[0]}")
     return found
@@ -203,8 +207,8 @@ class Question:
     def answer(
         self,
         names: Sequence[str],
-        rounds: Sequence[ReadRound],
-        network: nn.Module,
+        rounds: Sequence[UsableRound],
+        sent: CapturedModel,
         attacks: Sequence[str],
         captured: str,
         notes: list[str],
@@ -214,9 +218,12 @@ class Question:
         inputs, labels = self.read(indices)
         cosines = []
         for each in rounds:
-            network.load_state_dict(each.weights)
-            cosines.append(gradient_cosines(network, inputs, labels, each.changes).cpu())
-        network.load_state_dict(advance(rounds[-1]))
+            network = sent.load_round(each.captured_round).eval()
+            changes = each.read_changes()
+            cosines.append(gradient_cosines(network, inputs, labels, changes).cpu())
+            if each is rounds[-1]:
+                apply_mean(network, each.clients, changes)
+            del changes
         phi = confidence(compute_logits(network, inputs), labels)
         loss = -cross_entropy(phi).double().cpu()
         scores: dict[str, dict[str, tuple[Tensor, Tensor]]] = {name: {} for name in attacks}
@@ -244,14 +251,16 @@ class Question:
         )
 
 
-def advance(last: ReadRound) -> dict[str, Tensor]:
-    """The last global model after its clients' updates: their mean, weighted by images."""
-    total = sum(client.training.examples for client in last.clients)
-    weights = dict(last.weights)
-    for client, change in zip(last.clients, last.changes, strict=True):
+@torch.no_grad()
+def apply_mean(
+    network: nn.Module, clients: Sequence[CapturedClient], changes: Sequence[dict[str, Tensor]]
+) -> None:
+    """Changes the global model by its clients' updates: their mean, weighted by images."""
+    total = sum(client.training.examples for client in clients)
+    weights = network.state_dict()
+    for client, change in zip(clients, changes, strict=True):
         for name, delta in change.items():
-            weights[name] = weights[name] + delta * (client.training.examples / total)
-    return weights
+            weights[name] += delta.to(weights[name]) * (client.training.examples / total)
 
 
 def measure(attack: str, scores: dict[str, tuple[Tensor, Tensor]]) -> CapturedInference:

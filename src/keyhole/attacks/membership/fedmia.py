@@ -57,7 +57,7 @@ def gradient_cosines(
         gradients = vmap(grad(loss), (None, 0, 0), randomness="different")(weights, some, classes)
         pairs = [(deltas[n].flatten(1), gradients[n].flatten(1)) for n in weights]
         dots.append(torch.stack([(d @ g.T).double() for d, g in pairs]).sum(0))
-        sizes = [torch.linalg.vector_norm(g, dim=1, dtype=torch.double) for _, g in pairs]
+        sizes = [torch.linalg.vector_norm(g, dim=1).double() for _, g in pairs]
         norms.append(torch.stack(sizes).square().sum(0))
     lengths = lengths[:, None] * torch.cat(norms)[None]
     return -torch.cat(dots, 1) / lengths.clamp_min(1e-300).sqrt()
