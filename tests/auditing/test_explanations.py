@@ -49,7 +49,7 @@ def test_overlays_of_early_clients_are_kept(result: AuditResult) -> None:
 
 def test_the_page_shows_one_sheet(result: AuditResult) -> None:
     page = render(result, title="t")
-    assert page.count("What the uploaded networks look at") == 1
+    assert page.count("<h3>What the uploaded networks look at") == 1
     for finding in result.findings:
         name = label_defense(finding.defense)
         assert page.count(f'alt="heat map under {name}"') == SHOWN

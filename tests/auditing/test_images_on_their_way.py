@@ -26,10 +26,12 @@ def list_attackers(stage: Stage) -> list[list[tuple[str, str]]]:
 def test_who_attacks_images_that_travel() -> None:
     """Whatever reads images is tried by one who undoes the defense as well; nobody taps vanilla."""
     none, csvar = list_attackers(Stage(model="mlp", data="faces", defenses=("none", "csvar")))
-    assert none == [("linear", "naive"), ("labels", "naive")]
+    assert none == [("linear", "naive"), ("cocktail-party", "naive"), ("labels", "naive")]
     assert csvar == [
         ("linear", "naive"),
         ("linear", "adaptive"),
+        ("cocktail-party", "naive"),
+        ("cocktail-party", "adaptive"),
         ("labels", "naive"),
         ("intercept", "paper"),
         ("intercept-undo", "adaptive"),

@@ -155,7 +155,7 @@ def test_what_would_slip_past_the_escaping_neither_runs_nor_asks_nor_styles(
 def test_nothing_is_cut_off_on_paper(page):
     page.emulate_media(media="print")
     page.set_viewport_size(A4)
-    assert page.locator(".scroll table").count() == 3
+    assert page.locator(".scroll table").count() >= 3
     cut = page.evaluate(
         """width => [...document.body.querySelectorAll("*")].filter(e => {
           const box = e.getBoundingClientRect();

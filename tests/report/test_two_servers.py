@@ -32,7 +32,7 @@ def run(folder: Path, *attacks: str, **values: object) -> AuditResult:
 @pytest.fixture(scope="module")
 def both(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
     """Without a defense only the malicious server reads, under noise none does."""
-    defenses = ("none", "gaussian(sigma=1)")
+    defenses = ("none", "gaussian(sigma=10.0)")
     return run(tmp_path_factory.mktemp("both"), "linear", "imprint", defenses=defenses)
 
 
@@ -72,8 +72,8 @@ def test_the_terminal_has_a_line_for_each_server(both: AuditResult, width: int) 
         f"none: malicious server (changes the model: {CHANGED}): broken by imprint (naive): 8 of 8 "
         "images read" in text
     )
-    assert "gaussian(sigma=1): honest server: not broken by" in text
-    assert f"gaussian(sigma=1): malicious server (changes the model: {CHANGED}): not" in text
+    assert "gaussian(sigma=10.0): honest server: not broken by" in text
+    assert f"gaussian(sigma=10.0): malicious server (changes the model: {CHANGED}): not" in text
 
 
 def test_where_one_server_was_tried_the_terminal_has_one_line(
@@ -183,7 +183,7 @@ def test_a_comparison_names_the_server_whose_verdict_changed(both: AuditResult) 
     lines = [line.strip() for line in out.getvalue().splitlines()]
     assert "none: honest server: A not broken, B not broken" in lines
     assert "none: malicious server: A broken, B not broken  changed" in lines
-    assert "gaussian(sigma=1): malicious server: A not broken, B not broken" in lines
+    assert "gaussian(sigma=10.0): malicious server: A not broken, B not broken" in lines
     assert "B against A. 1 of 2 verdicts changed." in out.getvalue()
     page = render_comparison(comparison)
     assert page.count(">changed</span>") == 1
