@@ -10,12 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from torch import Tensor
 
 from keyhole.defenses.batch_augmentation import Augmentation
 from keyhole.defenses.regions import split_into_zones
 from keyhole.defenses.shuffles import Channels
+
+if TYPE_CHECKING:
+    from keyhole.defenses.image_steps import ImageStep  # needs torchvision
 
 
 class Capability(StrEnum):
@@ -118,16 +122,14 @@ class HiddenPositions:
 
 
 @dataclass(frozen=True)
-class Translation(ImageChange):
-    """Images were moved by a random distance, and the gap was filled with one grey (ATS).
+class ChosenSteps(ImageChange):
+    """Each image went through one of several sequences of changes, drawn for it alone (ATS).
 
     Args:
-        largest: The largest distance, as a share of the image's side.
-        fill: The grey of the gap, in [0, 1].
+        ways: The sequences.
     """
 
-    largest: float
-    fill: float
+    ways: tuple[tuple[ImageStep, ...], ...]
 
 
 class BatchChange:

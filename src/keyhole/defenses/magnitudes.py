@@ -46,23 +46,24 @@ def mark_largest(values: Tensor, dropped: float) -> Tensor:
     return mask
 
 
-def bound_zeros(gradient: Mapping[str, Tensor]) -> dict[str, Interval]:
+def bound_zeros(gradient: Mapping[str, Tensor], scope: Scope) -> dict[str, Interval]:
     """The bounds of a gradient whose smallest values became zero.
 
-    A zero was no larger than the smallest value that survived in its tensor. Where none survived,
-    the bound is the smallest surviving value of the whole gradient.
+    A zero was no larger than the smallest value that survived: in its tensor, or in the whole
+    gradient. A tensor of which none survived was zero where values are ranked within it.
 
     Args:
         gradient: What the server got, by parameter name.
+        scope: Where values were ranked.
     """
     survivors = {name: g[g != 0].abs() for name, g in gradient.items()}
-    least = {name: s.min() for name, s in survivors.items() if len(s)}
+    least = {name: float(s.min()) for name, s in survivors.items() if len(s)}
     if not least:
         return {}
-    fallback = min(float(bound) for bound in least.values())
+    anywhere = min(least.values())
     intervals = {}
     for name, g in gradient.items():
-        bound = least.get(name, torch.full((), fallback).to(g))
-        limit = torch.where(g == 0, bound, torch.zeros_like(g))
+        bound = least.get(name, 0.0) if scope == "tensor" else anywhere
+        limit = torch.where(g == 0, torch.full_like(g, bound), torch.zeros_like(g))
         intervals[name] = Interval(g - limit, g + limit)
     return intervals

@@ -46,7 +46,7 @@ class Pruning(Defense):
 
     def possible_values(self, update: Update) -> dict[str, Interval]:
         """A zero was no larger than the smallest value that survived."""
-        return bound_zeros(update.gradient())
+        return bound_zeros(update.gradient(), self.scope)
 
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
         """The share of zeros."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -17,6 +18,8 @@ from keyhole.update import Update
 
 OFF = 32
 """Bits at which nothing is done."""
+ROUNDING = 4
+"""Rounding errors of a value between the client and the bounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +72,17 @@ class Quantise(Defense):
         """Every value lay in the cell of its level.
 
         QSGD's step is read off the smallest magnitude that is not zero: a whole number of steps, so
-        that the cells can be too wide and never too narrow. A tensor of zeros alone is bounded by
-        the widest cell of the others.
+        that the cells can be too wide and never too narrow. A tensor of zeros alone was zero: with
+        three levels or more, chance rounds all values down once in 10^9 times at most. With one
+        level, as of 2 bits, it happens in small tensors, which are not bounded then.
         """
         gradient = update.gradient()
-        if self.bits == OFF or not gradient:
+        if self.bits == OFF:
             return {}
         if self.rounding == "uniform":
             return {name: bound_uniform(g, self.bits) for name, g in gradient.items()}
-        steps = {name: g[g != 0].abs().min() for name, g in gradient.items() if g.any()}
-        widest = max((float(step) for step in steps.values()), default=0.0)
-        return {n: bound_qsgd(g, float(steps.get(n, widest))) for n, g in gradient.items()}
+        silent = math.inf if self.bits == 2 else 0.0
+        return {n: bound_qsgd(g, smallest_magnitude(g, silent)) for n, g in gradient.items()}
 
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
         """The number of levels."""
@@ -99,15 +102,21 @@ def measure_step(values: Tensor, bits: int) -> Tensor:
     return step
 
 
+def smallest_magnitude(values: Tensor, default: float) -> float:
+    """The smallest magnitude that is not zero; ``default`` where all are."""
+    return float(values[values != 0].abs().min()) if values.any() else default
+
+
 def bound_uniform(values: Tensor, bits: int) -> Interval:
-    """Half a step to both sides, but not beyond the largest magnitude."""
-    reach = measure_step(values, bits) * (0.5 + 1e-6)  # and float32's rounding
-    largest = values.abs().max() if values.numel() else reach
+    """Half a step to both sides, and rounding, but not beyond the largest magnitude."""
+    largest = values.abs().max() if values.numel() else values.new_zeros(())
+    reach = measure_step(values, bits) / 2 + ROUNDING * torch.finfo(values.dtype).eps * largest
     return Interval((values - reach).clamp_min(-largest), (values + reach).clamp_max(largest))
 
 
 def bound_qsgd(values: Tensor, step: float) -> Interval:
-    """A step to both sides, but the sign stays where it shows."""
-    low = torch.where(values > 0, (values - step).clamp_min(0), values - step)
-    high = torch.where(values < 0, (values + step).clamp_max(0), values + step)
+    """A step to both sides, and rounding, but the sign stays where it shows."""
+    reach = step + ROUNDING * torch.finfo(values.dtype).eps * (values.abs() + step)
+    low = torch.where(values > 0, (values - reach).clamp_min(0), values - reach)
+    high = torch.where(values < 0, (values + reach).clamp_max(0), values + reach)
     return Interval(low, high)

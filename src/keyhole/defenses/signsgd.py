@@ -51,11 +51,13 @@ class SignSgd(Defense):
     def possible_values(self, update: Update) -> dict[str, Interval]:
         """Each value had its sign.
 
-        Where the mean magnitude is sent, none was larger than the sum of all magnitudes.
+        Where the mean magnitude is sent, none was larger than the sum of all magnitudes: that mean,
+        times the number of values, zeros included.
         """
         bounds = {}
         for name, g in update.gradient().items():
-            most = float(g.abs().sum()) * (1 + 1e-6) if self.step is None else float("inf")
+            mean = float(g.abs().max()) if self.step is None and g.numel() else float("inf")
+            most = mean * g.numel() * (1 + 1e-5)
             low = torch.where(g < 0, torch.full_like(g, -most), torch.zeros_like(g))
             high = torch.where(g > 0, torch.full_like(g, most), torch.zeros_like(g))
             bounds[name] = Interval(low, high)

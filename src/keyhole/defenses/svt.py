@@ -122,7 +122,7 @@ class Svt(Defense):
         The noise stays within these bounds but with a probability of one in a million per value.
         """
         scale = 1 / update.lr
-        noise = 2 * self.gamma / self.noise_var * math.log(1 / (2 * UNLIKELY)) * scale
+        noise = 2 * self.gamma / self.noise_var * math.log(1 / UNLIKELY) * scale
         limit = self.gamma * scale * (1 - 1e-5)
         bounds = {}
         for name, g in update.gradient().items():

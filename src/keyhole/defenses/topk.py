@@ -71,7 +71,7 @@ class TopK(Defense):
 
         With it the values sent hold those of earlier rounds, too.
         """
-        return {} if self.error_feedback else bound_zeros(update.gradient())
+        return {} if self.error_feedback else bound_zeros(update.gradient(), self.scope)
 
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
         """The share of zeros."""

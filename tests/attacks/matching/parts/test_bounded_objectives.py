@@ -97,7 +97,7 @@ def test_known_values_are_compared_and_others_stay_between_bounds(bounded: tuple
         scale = fit if fit > 0 else float(t[known].norm() / g[known].norm())
         beyond = distance(scale * g, bounds).square().sum() / t.square().sum()
         together = 1 - cosine(g[known], t[known]) + EXCESS_WEIGHT * float(beyond)
-        expected.append(together / (1 + 2 * EXCESS_WEIGHT))
+        expected.append(together / (1 + 2 * EXCESS_WEIGHT * float(known.float().mean()) ** 2))
     assert targets.shows_values
     assert BoundedCosine()(BuiltMatch(G, targets)).tolist() == pytest.approx(expected)
 

@@ -88,3 +88,19 @@ def shows_values(tensors: Mapping[str, Tensor], intervals: IntervalsByName) -> b
         for n, t in tensors.items()
     ]
     return bool((torch.stack(energies).sum(0) > 0).all())
+
+
+def share_known(tensors: Mapping[str, Tensor], intervals: IntervalsByName) -> Tensor:
+    """The share of each victim's values that are known, ``[N]``.
+
+    Args:
+        tensors: The targets, ``[N, *shape]``.
+        intervals: Their bounds.
+    """
+    counts = [
+        find_known(intervals[n], t).reshape(len(t), -1).sum(1)
+        if n in intervals
+        else torch.full((len(t),), t[0].numel(), device=t.device)
+        for n, t in tensors.items()
+    ]
+    return torch.stack(counts).sum(0) / sum(t[0].numel() for t in tensors.values())

@@ -36,8 +36,11 @@ class LowRankTargets(Targets):
         intervals: IntervalsByName | None = None,
         *,
         shown: bool | None = None,
+        known_share: Tensor | None = None,
     ) -> None:
-        super().__init__(tensors, squares, gradient_weights, intervals, shown=shown)
+        super().__init__(
+            tensors, squares, gradient_weights, intervals, shown=shown, known_share=known_share
+        )
         self.factors = factors
 
     def select(self, victims: Tensor) -> LowRankTargets:
@@ -50,6 +53,7 @@ class LowRankTargets(Targets):
             targets.gradient_weights,
             targets.intervals,
             shown=targets.shows_values,
+            known_share=targets.known_share,
         )
 
 
@@ -84,6 +88,7 @@ def factor_targets(
         targets.gradient_weights,
         targets.intervals,
         shown=targets.shows_values,
+        known_share=targets.known_share,
     )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from keyhole.attacks.matching.gradients.fused import SquaredNorms
 from keyhole.attacks.matching.gradients.gradient_weights import (
     GradientWeights,
     WeightsByName,
@@ -15,6 +16,7 @@ from keyhole.attacks.matching.gradients.gradient_weights import (
 )
 from keyhole.attacks.matching.gradients.intervals import (
     IntervalsByName,
+    share_known,
     shows_values,
     stack_intervals,
 )
@@ -37,6 +39,7 @@ class Targets:
         intervals: IntervalsByName | None = None,
         *,
         shown: bool | None = None,
+        known_share: Tensor | None = None,
     ) -> None:
         self.tensors = tensors
         self.squares = squares or {n: squared_norms(t) for n, t in tensors.items()}
@@ -46,6 +49,11 @@ class Targets:
             shown = not self.intervals or shows_values(tensors, self.intervals)
         self.shows_values = shown
         """Whether each victim's targets have values that are known, and not only bounds."""
+        if known_share is None:
+            some = next(iter(self.squares.values()), torch.ones(0))
+            known_share = share_known(tensors, intervals) if intervals else torch.ones_like(some)
+        self.known_share = known_share
+        """The share of each victim's values that are known, ``[N]``."""
         self._weighted_twice: dict[str, Tensor] = {}
 
     @classmethod
@@ -96,6 +104,7 @@ class Targets:
             {n: weights.select(victims) for n, weights in self.gradient_weights.items()},
             {n: bounds.map(lambda b: b[victims]) for n, bounds in self.intervals.items()},
             shown=self.shows_values,
+            known_share=self.known_share[victims],
         )
 
 
@@ -173,4 +182,5 @@ def gradient_norm(gradient: Mapping[str, Tensor], names: Sequence[str]) -> float
 
 def squared_norms(x: Tensor) -> Tensor:
     """``|x|^2`` of each victim, ``[N]``."""
-    return x.square().flatten(1).sum(1)
+    found: Tensor = SquaredNorms.apply(x.flatten(1))
+    return found

@@ -10,6 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from keyhole.attacks.matching.gradients.fused import HalfSquaredGaps
 from keyhole.attacks.matching.gradients.match import GradientMatch, squared_norms
 
 TINY = 1e-30
@@ -84,8 +85,7 @@ class Cosine(Objective):
         scale = (sum_terms(squares).clamp(min=0) + TINY).rsqrt()
         target_scale = sum_terms(target_squares).clamp(min=TINY).rsqrt()
         terms = [
-            weight * (g * scale[:, None] - t * target_scale[:, None]).square().sum(1) / 2
-            for weight, g, t in built
+            weight * HalfSquaredGaps.apply(g, scale, t, target_scale) for weight, g, t in built
         ]
         if factored:
             square, target_square = (sum_terms([pair[i] for pair in factored]) for i in (0, 1))
