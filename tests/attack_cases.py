@@ -180,6 +180,8 @@ CASES = {
             "convolutions": "it needs a fully connected layer with a bias and a ReLU",
         },
     ),
+    "head-ig": Case("lenet", "8.", {"convolutions": "it needs a linear last layer"}),
+    "decode": Case("lenet", "8.", {"convolutions": "it needs a linear last layer"}),
     "sme": ANY_MODEL,
     "epoch-matching": ANY_MODEL,
     "patch-lstsq": Case(

@@ -2,7 +2,8 @@
 
     python tools/measure_local_steps.py --data-dir DATA --iterations 2000 --victims 4 --device cuda
 
-Prints one JSON object a line: model, attack, learning rate, mean and single PSNR.
+Prints one JSON object a line: model, attack, learning rate, mean and single PSNR, SSIM. With
+``--out FILE`` all of them are kept there, and lines that are there already are not measured again.
 """
 
 from __future__ import annotations
@@ -10,19 +11,33 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import nn
 
-from keyhole.attacks import EpochMatching, InvertingGradients, Matching, SurrogateInversion
-from keyhole.auditing import count_orders
-from keyhole.data import denormalise, load
+from keyhole.atomic import read_json, write_json
+from keyhole.attacks import (
+    Attack,
+    EpochMatching,
+    FeatureDecoding,
+    InvertingGradients,
+    Reconstruction,
+    SpearInversion,
+    SurrogateInversion,
+)
+from keyhole.auditing import count_orders, read_versions
+from keyhole.data import ImageSet, denormalise, load
 from keyhole.defenses import NoDefense
 from keyhole.federation import LocalTraining, train_client
-from keyhole.metrics import assign_reconstructions, psnr
+from keyhole.metrics import assign_reconstructions, psnr, ssim
 from keyhole.models import build
 from keyhole.seeds import generator
 from keyhole.threat import Knowledge, Observation, Server
+
+CLIENT = "8 images, 1 epoch of 4 steps of 2, SGD with momentum .9, random weights, labels known"
+"""What every client does."""
 
 
 def quickstart(classes: int) -> nn.Module:
@@ -46,8 +61,10 @@ def main() -> None:
     parser.add_argument("--lr", type=float, nargs="+", default=[0.01, 0.05])
     parser.add_argument("--models", nargs="+", default=["vit-small", "quickstart"])
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--attacks", nargs="+", help="some of the attacks, by their labels")
+    parser.add_argument("--out", type=Path, help="a JSON file to add to")
     options = parser.parse_args()
-    data = load(options.data, data_dir=options.data_dir)
+    data, known = load(options.data, data_dir=options.data_dir), Lines(options.out)
     for name in options.models:
         model = (
             quickstart(10)
@@ -56,39 +73,83 @@ def main() -> None:
         ).to(options.device)
         for lr in options.lr:
             seen, truths = observe(model, data, lr, options)
-            attacks: list[tuple[str, Matching]] = [
-                ("one large step (ig)", InvertingGradients(iterations=options.iterations)),
-                (
-                    "sme, images alike",
-                    SurrogateInversion(iterations=options.iterations, weighted=False),
-                ),
-                ("sme", SurrogateInversion(iterations=options.iterations)),
-                ("epoch-matching", EpochMatching(iterations=options.iterations)),
-            ]
-            for label, attack in attacks:
+            for label, attack in choose_attacks(options.iterations, options.attacks):
+                line = {
+                    "model": name,
+                    "data": options.data,
+                    "lr": lr,
+                    "attack": label,
+                    "clients": options.victims,
+                    "iterations": getattr(attack, "iterations", 0),
+                }
+                if known.has(line) or attack.incompatibilities(seen[0]):
+                    continue
                 began = time.perf_counter()
-                found = list(attack.on_many(seen))
-                values = []
-                for images, reconstruction in zip(truths, found, strict=True):
-                    pixels = denormalise(reconstruction.images.cpu(), data.mean, data.std).clamp(
-                        0, 1
-                    )
-                    pairs = assign_reconstructions(pixels, images)
-                    values += psnr(pixels[pairs], images, data_range=1.0).tolist()
-                print(
-                    json.dumps(
-                        {
-                            "model": name,
-                            "lr": lr,
-                            "attack": label,
-                            "mean": sum(values) / len(values),
-                            "psnr": values,
-                            "iterations": options.iterations,
-                            "seconds": time.perf_counter() - began,
-                        }
-                    ),
-                    flush=True,
-                )
+                line |= score(list(attack.on_many(seen)), truths, data)
+                line["seconds"] = round(time.perf_counter() - began, 1)
+                known.add(line)
+                print(json.dumps(line), flush=True)
+
+
+class Lines:
+    """The lines measured so far, in a file if one is named."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+        self.lines: list[dict[str, object]] = []
+        if path is not None and path.is_file():
+            self.lines = read_json(path)["rows"]
+
+    def has(self, line: dict[str, object]) -> bool:
+        """Whether there is one of the same settings."""
+        return any(line.items() <= each.items() for each in self.scalars())
+
+    def scalars(self) -> list[dict[str, object]]:
+        """The lines without their lists."""
+        return [{n: v for n, v in each.items() if not isinstance(v, list)} for each in self.lines]
+
+    def add(self, line: dict[str, object]) -> None:
+        """Keeps one more line."""
+        self.lines.append(line)
+        if self.path is not None:
+            about = {"client": CLIENT, "seed": 0, "versions": read_versions()}
+            write_json(self.path, {**about, "rows": self.lines})
+
+
+def choose_attacks(iterations: int, chosen: Sequence[str] | None) -> list[tuple[str, Attack]]:
+    """The attacks by label, all or some."""
+    attacks: list[tuple[str, Attack]] = [
+        ("one large step (ig)", InvertingGradients(iterations=iterations)),
+        ("sme, images alike", SurrogateInversion(iterations=iterations, weighted=False)),
+        ("sme", SurrogateInversion(iterations=iterations)),
+        ("epoch-matching", EpochMatching(iterations=iterations)),
+        ("epoch-matching, told nothing", EpochMatching(iterations=iterations, told=0)),
+        ("decode", FeatureDecoding()),
+        ("spear-ig", SpearInversion(iterations=iterations, lr=0.01)),
+    ]
+    return [(label, attack) for label, attack in attacks if chosen is None or label in chosen]
+
+
+def score(
+    found: list[Reconstruction], truths: list[torch.Tensor], data: ImageSet
+) -> dict[str, object]:
+    """Mean and single PSNR and SSIM, and how many images have an SSIM of at least .5."""
+    decibels: list[float] = []
+    likeness: list[float] = []
+    for images, reconstruction in zip(truths, found, strict=True):
+        if reconstruction.images is None:
+            return {"notes": list(reconstruction.notes)}
+        pixels = denormalise(reconstruction.images.cpu(), data.mean, data.std).clamp(0, 1)
+        pixels = pixels[assign_reconstructions(pixels, images)]
+        decibels += psnr(pixels, images, data_range=1.0).tolist()
+        likeness += ssim(pixels, images, data_range=1.0).tolist()
+    return {
+        "mean": round(sum(decibels) / len(decibels), 2),
+        "ssim": round(sum(likeness) / len(likeness), 3),
+        "ssim_half": sum(each >= 0.5 for each in likeness),
+        "images": len(likeness),
+        "psnr": [round(each, 2) for each in decibels],
+    }
 
 
 def observe(model: nn.Module, data, lr: float, options) -> tuple[list[Observation], list]:  # type: ignore[no-untyped-def]

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from keyhole.attacks.analytic import (
         April,
         CocktailParty,
+        FeatureDecoding,
         LabelInference,
         LinearLeak,
         LoraSpan,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         EpochMatching,
         GradInversion,
         GradViT,
+        HeadInversion,
         ImprovedDeepLeakage,
         InvertingGradients,
         IterativeApril,
@@ -59,10 +61,12 @@ __all__ = [
     "DiaRead",
     "DropoutInversion",
     "EpochMatching",
+    "FeatureDecoding",
     "Fishing",
     "Gifd",
     "GradInversion",
     "GradViT",
+    "HeadInversion",
     "Imprint",
     "ImprintWeights",
     "ImprovedDeepLeakage",
@@ -119,6 +123,7 @@ ITERATIVE_TABLE = {
     "gradinversion": "keyhole.attacks.matching:GradInversion",
     "gifd": "keyhole.attacks.generative.gifd:Gifd",
     "spear-ig": "keyhole.attacks.matching:SpearInversion",
+    "head-ig": "keyhole.attacks.matching:HeadInversion",
     "sme": "keyhole.attacks.matching:SurrogateInversion",
     "epoch-matching": "keyhole.attacks.matching:EpochMatching",
     "mjp-ig": "keyhole.attacks.mjp:MjpInversion",
@@ -126,9 +131,14 @@ ITERATIVE_TABLE = {
     "single-out": "keyhole.attacks.malicious:SingleOut",
 }
 
+APPROXIMATE_TABLE = {
+    "decode": "keyhole.attacks.analytic:FeatureDecoding",
+}
+"""Closed forms that are run only when asked for: what they read is blurred."""
+
 ATTACKS: Registry["Attack"] = Registry(
     "attack",
-    CLOSED_FORM_TABLE | ITERATIVE_TABLE,
+    CLOSED_FORM_TABLE | ITERATIVE_TABLE | APPROXIMATE_TABLE,
     base="keyhole.attacks.base:Attack",
     group="keyhole.attacks",
 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from keyhole.federation.plan import PARTITIONS, TrainingPlan
     from keyhole.federation.rounds import ClientUpdate, Federation, Round, client_generator
     from keyhole.federation.run import TrainingResult, build_federation, train
-    from keyhole.federation.training import LocalTraining
+    from keyhole.federation.training import LocalTraining, cut_batches
 
 __all__ = [
     "PARTITIONS",
@@ -34,6 +34,7 @@ __all__ = [
     "build_federation",
     "client_generator",
     "compute_local_update",
+    "cut_batches",
     "protect",
     "train",
     "train_client",

@@ -6,6 +6,7 @@ from keyhole.lazy import import_on_demand
 
 if TYPE_CHECKING:
     from keyhole.models.adapters import add_adapters
+    from keyhole.models.anatomy import find_logits_layer
     from keyhole.models.architectures import (
         FAMILIES,
         MODELS,
@@ -35,6 +36,7 @@ __all__ = [
     "build",
     "default_mode",
     "draw_random_puzzle",
+    "find_logits_layer",
     "has_batch_norm",
     "heat_maps",
     "is_user_model",

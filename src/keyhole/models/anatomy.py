@@ -124,7 +124,12 @@ def cache_per_model(find: Callable[[nn.Module, Shape], T]) -> Callable[[nn.Modul
 
 @cache_per_model
 def find_logits_layer(model: nn.Module, shape: Shape) -> str | None:
-    """Finds the linear layer whose output is the logits, in whatever order layers are listed."""
+    """Finds the linear layer whose output is the logits, in whatever order layers are listed.
+
+    Args:
+        model: A network that ends in logits.
+        shape: The shape of one image, ``(C, H, W)``.
+    """
     probe = copy.deepcopy(model).eval()
     outputs: list[tuple[str, Tensor]] = []
 

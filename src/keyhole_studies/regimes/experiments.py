@@ -17,6 +17,7 @@ from keyhole.device import find_device
 from keyhole.errors import DoesNotFit, KeyholeError
 from keyhole.federation import LocalTraining
 from keyhole.models import default_mode, has_batch_norm
+from keyhole.spelling import parse_call
 from keyhole_studies.audits import make_rows
 from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.regimes.uploads import Round
@@ -118,11 +119,52 @@ class RegimeExperiment(Experiment):
         """The images of a client."""
         return self.batch * self.settings.local.batches
 
+    @property
+    def attacks(self) -> tuple[str, ...]:
+        """The attacks that this kind of server tries."""
+        network, local, server = self.settings.network, self.settings.local, self.settings.server
+        return (server.attack,) if server.attack else (*network.attacks, *local.attacks)
+
     def measure(self, study: Study, context: StudyContext) -> dict[str, Any]:
+        return self.measure_attacks(self.attacks, study, context)
+
+    def complete(
+        self, known: dict[str, Any], study: Study, context: StudyContext
+    ) -> dict[str, Any]:
+        """Only the attacks that an earlier result lacks, if clients uploaded the same."""
+        lacking = self.list_lacking(known)
+        if not lacking or not self.is_whole(known, context):
+            return self.measure(study, context)
+        found = self.measure_attacks(lacking, study, context, whole=False)
+        same = ("start", "norm", "lr", "victims", "images", "seed", "device")
+        if any(found.get(name) != known.get(name) for name in same):
+            return self.measure(study, context)
+        return {
+            **known,
+            "rows": {**known["rows"], **found["rows"]},
+            "skipped": [*known["skipped"], *found["skipped"]],
+            "seconds": round(known["seconds"] + found["seconds"], 1),
+        }
+
+    def list_lacking(self, known: dict[str, Any]) -> tuple[str, ...]:
+        """The attacks of which an earlier result neither has a row nor says why not."""
+        had = {name.partition(" (")[0] for name in known["rows"]}
+        had |= {parse_call(text.partition(": ")[0])[0] for text in known["skipped"]}
+        return tuple(text for text in self.attacks if parse_call(text)[0] not in had)
+
+    def measure_attacks(
+        self,
+        attacks: tuple[str, ...],
+        study: Study,
+        context: StudyContext,
+        *,
+        whole: bool = True,
+    ) -> dict[str, Any]:
+        """Lets clients upload, and what some attacks read; with membership if it is whole."""
         began = time.perf_counter()
         folder = context.runs / self.name
         try:
-            found = self.measure_uploads(study, context, folder)
+            found = self.measure_uploads(attacks, study, context, folder, whole=whole)
         except DoesNotFit as error:
             return {"piece": self.name, UNFIT: str(error)}
         shutil.rmtree(folder, ignore_errors=True)
@@ -136,7 +178,15 @@ class RegimeExperiment(Experiment):
             "versions": read_versions(),
         }
 
-    def measure_uploads(self, study: Study, context: StudyContext, folder: Path) -> dict[str, Any]:
+    def measure_uploads(
+        self,
+        attacks: tuple[str, ...],
+        study: Study,
+        context: StudyContext,
+        folder: Path,
+        *,
+        whole: bool,
+    ) -> dict[str, Any]:
         """Lets clients upload, then attacks what they sent."""
         network, device = self.settings.network, find_device(context.device)
         data = load(network.data, image_size=network.image_size, data_dir=context.data_dir)
@@ -151,7 +201,11 @@ class RegimeExperiment(Experiment):
                 self.settings.server.attack,
             )
         result = run_plan(
-            Plan(title=self.name, seed=study.seed, stage=(self.make_stage(captured, context),)),
+            Plan(
+                title=self.name,
+                seed=study.seed,
+                stage=(self.make_stage(captured, context, attacks),),
+            ),
             out=folder / "audit",
             data_dir=context.data_dir,
             device=context.device,
@@ -170,7 +224,7 @@ class RegimeExperiment(Experiment):
             "images": first.victims * self.images,
             "rows": make_rows(result.findings),
             "skipped": [f"{each.attack}: {each.why}" for each in result.skipped],
-            "membership": self.ask_membership(captured, study, context, device),
+            "membership": (self.ask_membership(captured, study, context, device) if whole else {}),
             "device": name_device(device),
         }
 
@@ -205,15 +259,15 @@ class RegimeExperiment(Experiment):
         shares = [order[n * own : (n + 1) * own] for n in range(scale.clients)]
         return Round(start.model, data, shares, training, seed)
 
-    def make_stage(self, captured: Path, context: StudyContext) -> Stage:
+    def make_stage(self, captured: Path, context: StudyContext, attacks: tuple[str, ...]) -> Stage:
         """The audit of what was captured."""
-        network, local, server = self.settings.network, self.settings.local, self.settings.server
+        network = self.settings.network
         changes = {name: value for name, value in context.changes.items() if value}
         values = {
             "model": network.model,
             "data": network.data,
             "image_size": network.image_size,
-            "attacks": (server.attack,) if server.attack else (*network.attacks, *local.attacks),
+            "attacks": attacks,
             "victims": self.settings.scale.victims,
             "iterations": self.settings.scale.iterations,
             "captured": captured,
@@ -255,9 +309,13 @@ class RegimeExperiment(Experiment):
         }
 
     def covers(self, known: dict[str, Any], context: StudyContext) -> bool:
-        """Whether as many clients were attacked for as long; what does not fit needs none."""
+        """Whether as many clients were attacked by as much; what does not fit needs none."""
         if UNFIT in known:
             return True
+        return self.is_whole(known, context) and not self.list_lacking(known)
+
+    def is_whole(self, known: dict[str, Any], context: StudyContext) -> bool:
+        """Whether as many clients were attacked for as long."""
         victims = context.changes.get("victims") or self.settings.scale.victims
         wanted = context.changes.get("iterations") or self.settings.scale.iterations
         allowed = [row["parameters"].get("iterations") for row in known["rows"].values()]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.attacks import EpochMatching, InvertingGradients
+from keyhole.attacks.analytic.step_order import infer_order
 from keyhole.attacks.matching.parts.epochs import EpochProblem, Orders, average_epochs
 from keyhole.attacks.matching.victim_group import VictimGroup
 from keyhole.data import load
@@ -40,15 +41,17 @@ def train_by_hand(
     return Update(change, steps=steps, lr=0.1, batch_size=local, examples=len(inputs))
 
 
-def network() -> nn.Module:
+def network(activation: type[nn.Module] = nn.Tanh) -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Flatten(), nn.Linear(64, 40), nn.Tanh(), nn.Linear(40, 10))
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 40), activation(), nn.Linear(40, 10))
 
 
-def observe_epochs(orders: list[list[int]], local: int) -> tuple[Observation, Tensor]:
+def observe_epochs(
+    orders: list[list[int]], local: int, activation: type[nn.Module] = nn.Tanh
+) -> tuple[Observation, Tensor]:
     data, images = load("digits"), len(orders[0])
     inputs, labels = data.normalise(data.images(list(range(images)))), data.labels[:images]
-    update = train_by_hand(network(), inputs, labels, orders, local)
+    update = train_by_hand(network(activation), inputs, labels, orders, local)
     knowledge = Knowledge(
         data.shape,
         10,
@@ -59,7 +62,7 @@ def observe_epochs(orders: list[list[int]], local: int) -> tuple[Observation, Te
         optimiser=Sgd(momentum=0.9),
         orders=10**6,
     )
-    return Server(network()).receive(update, knowledge), inputs
+    return Server(network(activation)).receive(update, knowledge), inputs
 
 
 @pytest.mark.parametrize("local", [2, 3])
@@ -137,3 +140,24 @@ def test_it_reads_images_out_of_two_epochs_in_unknown_orders() -> None:
         for true in inputs
     ]
     assert sum(errors[:2]) < 0.5 * sum(errors[2:])
+
+
+@pytest.mark.parametrize("order", [[3, 1, 0, 2, 4, 5], [5, 0, 2, 4, 1, 3]], ids=str)
+def test_momentum_tells_which_label_was_in_which_step(order: list[int]) -> None:
+    seen, _ = observe_epochs([order], 2, nn.Sigmoid)
+    labels = seen.knowledge.labels
+    assert labels is not None
+    mixed = labels.flip(0)
+    found = infer_order(seen, mixed)
+    assert found is not None
+    steps = [set(cut.tolist()) for cut in mixed[found].split(2)]
+    assert steps == [set(cut.tolist()) for cut in labels[torch.tensor(order)].split(2)]
+    start = EpochMatching().extra_inputs(seen)["start.orders"]
+    assert start.shape == (1, 6, 6)
+    assert EpochMatching(told=0).extra_inputs(seen) == {}
+
+
+def test_several_epochs_tell_no_order() -> None:
+    seen, _ = observe_epochs([[0, 1, 2, 3], [2, 3, 1, 0]], 2)
+    assert infer_order(seen, seen.knowledge.labels) is None
+    assert "start.orders" not in EpochMatching().extra_inputs(seen)

@@ -36,6 +36,13 @@ ROWS: dict[str, dict[str, int]] = {
 """What each attack of a result was allowed; the option limits gradient matching alone."""
 
 
+SKIPPED = [
+    *("spear-ig(iterations=300): no ReLU", "decode: no layer"),
+    *("sme: one step", "epoch-matching: one step"),
+]
+"""The other attacks of the cell, and why they did not run."""
+
+
 def context_of(folder: Path, **changes: int) -> StudyContext:
     progress = NullProgress()
     return StudyContext(folder, str(SHARED), "cpu", progress, changes=changes)
@@ -52,7 +59,7 @@ def test_every_combination_is_a_cell_of_its_own() -> None:
     epoch = study.find("mlp-90-b8-epoch-honest")
     assert isinstance(epoch, RegimeExperiment)
     assert epoch.images == 32
-    assert "sme" in epoch.make_stage(Path("cap"), context_of(Path("runs"))).attacks
+    assert "sme" in epoch.attacks
     trained_on = grid.scales["full"].trained_on
     assert trained_on >= max(each.images for each in study.experiments) * 16  # type: ignore[attr-defined]
 
@@ -60,12 +67,52 @@ def test_every_combination_is_a_cell_of_its_own() -> None:
 def test_a_result_counts_for_as_many_clients_and_iterations() -> None:
     cell = read_regimes().find(CELLS[1])
     rows = {name: {"parameters": found} for name, found in ROWS.items()}
-    known = {"victims": 4, "rows": rows}
+    known = {"victims": 4, "rows": rows, "skipped": SKIPPED}
     assert not cell.covers(known, context_of(Path("runs")))
     assert cell.covers(known, context_of(Path("runs"), iterations=300))
     assert not cell.covers(known, context_of(Path("runs"), iterations=300, victims=8))
-    assert cell.covers({"victims": 4, "rows": {"linear": {"parameters": {}}}}, context_of(Path()))
+    closed = {"linear": {"parameters": {}}}
+    skipped = [*SKIPPED, "ig(tv=0.03): it needs more"]
+    assert cell.covers({"victims": 4, "rows": closed, "skipped": skipped}, context_of(Path()))
+    assert not cell.covers({"victims": 4, "rows": closed, "skipped": SKIPPED}, context_of(Path()))
     assert cell.covers({UNFIT: "no weights"}, context_of(Path("runs")))
+
+
+def test_a_result_gains_the_attacks_that_it_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    study = read_regimes()
+    cell, context = (
+        study.find("quickstart-fresh-b4-step-honest"),
+        context_of(Path(), iterations=300),
+    )
+    ran, rate = list[tuple[str, ...]](), [0.01]
+
+    def measure(
+        self: RegimeExperiment, attacks: tuple[str, ...], *_: object, whole: bool = True
+    ) -> dict[str, object]:
+        ran.append(attacks)
+        rows = {text.partition("(")[0]: {"parameters": {}} for text in attacks}
+        return {"rows": rows, "skipped": [], "seconds": 2.0, "lr": rate[0], "victims": 4}
+
+    monkeypatch.setattr(RegimeExperiment, "measure_attacks", measure)
+    known = {
+        "victims": 4,
+        "lr": 0.01,
+        "seconds": 5.0,
+        "membership": {"members": 9},
+        "rows": {"ig": {"parameters": {"iterations": 300}}},
+        "skipped": SKIPPED[:1],
+    }
+    assert not cell.covers(known, context)
+    found = cell.complete(known, study, context)
+    assert ran == [("decode",)]
+    assert list(found["rows"]) == ["ig", "decode"]
+    assert (found["seconds"], found["membership"]) == (7.0, {"members": 9})
+    assert cell.covers(found, context)
+    rate[0] = 0.1  # clients train otherwise now
+    assert "membership" not in cell.complete(known, study, context)
+    assert len(ran[-1]) == 3
 
 
 def test_the_attack_that_read_most_counts_then_the_clearest() -> None:

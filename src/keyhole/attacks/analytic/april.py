@@ -22,7 +22,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
 from keyhole.attacks.analytic.linear_algebra import relative_residual, share_in_range, solve_by_svd
-from keyhole.attacks.analytic.probes import capture_input, check_patch_embedding
+from keyhole.attacks.analytic.probes import capture_early_input, check_patch_embedding
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.errors import DoesNotFit
 from keyhole.models.anatomy import require_patch_embedding
@@ -162,7 +162,7 @@ def count_tokens(observation: Observation) -> int:
     """The number of tokens that the first block receives."""
     model = observation.model
     black = torch.zeros(1, *observation.knowledge.shape).to(next(model.parameters()))
-    return capture_input(model, FIRST_BLOCK, black)[0].shape[1]
+    return capture_early_input(model, FIRST_BLOCK, black).shape[1]
 
 
 def estimate_variance(A: Tensor, z: Tensor, right: Tensor, rank: int) -> Tensor:

@@ -40,9 +40,10 @@ def fit_rank_one(matrix: Tensor, bounds: Interval | None = None) -> tuple[Tensor
     left, right = compute_leading_pair(matrix)
     if bounds is None or bool((known := bounds.known).all()) or not left.any():
         return left, right
+    completed = torch.empty_like(matrix)
     for _ in range(COMPLETION_STEPS):
-        product = left[:, None] * right[None, :]
-        completed = torch.where(known, matrix, product.clamp(bounds.low, bounds.high))
+        torch.mul(left[:, None], right[None, :], out=completed).clamp_(bounds.low, bounds.high)
+        torch.where(known, matrix, completed, out=completed)
         new = completed.mT @ left
         new = new / new.norm()
         left, moved, right = completed @ new, float((new - right).norm()), new
@@ -64,7 +65,11 @@ def compute_leading_pair(matrix: Tensor) -> tuple[Tensor, Tensor]:
         moved, right = float((new - right).norm()), new
         if moved < POWER_TOLERANCE:
             return matrix @ right, right
-    right = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors[:, -1]
+    if len(matrix) < matrix.shape[1]:
+        right = matrix.mT @ torch.linalg.eigh(matrix @ matrix.mT).eigenvectors[:, -1]
+        right = right / right.norm()
+    else:
+        right = torch.linalg.eigh(matrix.mT @ matrix).eigenvectors[:, -1]
     return matrix @ right, right
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from keyhole.attacks.analytic.linear_algebra import fit_rank_one, group_parallel_rows
 from keyhole.attacks.analytic.noise import known_white_noise, weigh_bounds
-from keyhole.attacks.analytic.probes import capture_input
+from keyhole.attacks.analytic.probes import capture_early_input
 from keyhole.defenses.capabilities import Interval
 from keyhole.models.anatomy import InputLayer
 from keyhole.threat import Knowledge, Observation
@@ -96,7 +96,7 @@ def find_scale(
 
     def mismatch(scales: Tensor) -> Tensor:
         images = scales[:, None, None, None] * direction
-        found = capture_input(second.model, second.name, images)[0][:, units][:, active]
+        found = capture_early_input(second.model, second.name, images)[:, units][:, active]
         norms = found.norm(dim=1) * activations[active].norm()
         cosine: Tensor = (found @ activations[active]) / norms.clamp_min(1e-300)
         return 1 - cosine.square()

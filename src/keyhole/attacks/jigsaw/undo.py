@@ -21,9 +21,9 @@ from torch.nn import functional as F
 
 from keyhole.attacks.jigsaw.learned.solving import fits_shipped_network, solve_with_network
 from keyhole.attacks.jigsaw.regions import Solution, build_thumbnail, combine_versions, solve
-from keyhole.attacks.jigsaw.translation import move_back
+from keyhole.attacks.jigsaw.reversal import find_steps, reverse_steps
 from keyhole.defenses import Csvar
-from keyhole.defenses.capabilities import BlockShuffle, ImageChange, PixelNoise, Translation
+from keyhole.defenses.capabilities import BlockShuffle, ChosenSteps, ImageChange, PixelNoise
 from keyhole.errors import DoesNotFit
 
 MIN_CONFIDENCE = 0.4
@@ -104,11 +104,17 @@ def remove_noise(
 
 
 @undo.register
-def undo_translation(
-    change: Translation, versions: Sequence[Tensor], *, exact: bool = True
+def undo_steps(
+    change: ChosenSteps, versions: Sequence[Tensor], *, exact: bool = True
 ) -> RestoredImages:
-    """Moves each image back by the width of the grey gap at its border."""
-    return RestoredImages(torch.stack([move_back(image, change) for image in versions[-1]]))
+    """Finds by its gap how each image was moved or turned, and reverses that.
+
+    Changes of contrast and brightness are reversed only where pixels were read exactly: elsewhere
+    that would make the errors of the reading stronger.
+    """
+    found = [find_steps(image, change.ways) for image in versions[-1]]
+    pairs = zip(versions[-1], found, strict=True)
+    return RestoredImages(torch.stack([reverse_steps(i, w, colours=exact) for i, w in pairs]))
 
 
 def estimate_noise(image: Tensor) -> float:

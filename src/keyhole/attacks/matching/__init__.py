@@ -3,6 +3,7 @@
 from keyhole.attacks.matching.attack import Matching
 from keyhole.attacks.matching.epoch_matching import EpochMatching
 from keyhole.attacks.matching.grad_inversion import GradInversion
+from keyhole.attacks.matching.guided_inversion import HeadInversion, SpearInversion
 from keyhole.attacks.matching.inverting_gradients import (
     DiaRead,
     DropoutInversion,
@@ -18,7 +19,6 @@ from keyhole.attacks.matching.presets import (
     IterativeApril,
 )
 from keyhole.attacks.matching.problem import take_as_one_step
-from keyhole.attacks.matching.spear_inversion import SpearInversion
 from keyhole.attacks.matching.surrogate import SurrogateInversion
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "EpochMatching",
     "GradInversion",
     "GradViT",
+    "HeadInversion",
     "ImprovedDeepLeakage",
     "InvertingGradients",
     "IterativeApril",

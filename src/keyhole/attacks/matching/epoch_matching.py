@@ -4,7 +4,8 @@ A client divides its images among its steps anew in every epoch. The search has 
 images for each epoch, takes the client's steps on them with its own optimiser, and compares what
 comes out (Dimitrov et al. 2022). A prior says that epochs have the same images; at the end the
 copies of each image are matched and averaged. Which label belongs to which place in an epoch is
-sought together with the images, as a matrix whose rows and columns sum to 1.
+sought together with the images, as a matrix whose rows and columns sum to 1. In a single epoch the
+search starts at the order that the last layer's change tells (:mod:`..analytic.step_order`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import ClassVar
 
+import torch
 from pydantic.dataclasses import dataclass
+from torch import Tensor
 
+from keyhole.attacks.analytic import LabelInference
+from keyhole.attacks.analytic.step_order import infer_order
 from keyhole.attacks.matching.attack import Weight
+from keyhole.attacks.matching.engine import START
 from keyhole.attacks.matching.inverting_gradients import InvertingGradients
 from keyhole.attacks.matching.parts.epochs import (
     EpochBatches,
@@ -35,12 +41,15 @@ class EpochMatching(InvertingGradients):
 
     Args:
         agreement: Weight of the prior that all epochs have the same images.
+        told: How sure the search is at its start of the order that the last layer's change tells,
+            as the logarithm of odds; 0: it starts without.
         orders: Whether the places of the labels in each epoch are sought; else the order of the
             labels that the attacker knows is taken for that of every epoch.
     """
 
     agreement: Weight = 0.1
     orders: bool = True
+    told: Weight = 5.0
 
     combines_rounds: ClassVar[bool] = False
     name: ClassVar[str] = "epoch-matching"
@@ -60,6 +69,17 @@ class EpochMatching(InvertingGradients):
         knowledge = replace(plain.knowledge, batch_size=epochs * images)
         own = {each.name: getattr(plain, each.name) for each in fields(MatchingProblem)}
         return EpochProblem(**own | {"knowledge": knowledge}, images=images)
+
+    def extra_inputs(self, observation: Observation) -> dict[str, Tensor]:
+        labels = observation.knowledge.labels
+        if self.labels != "given" or labels is None:
+            labels = LabelInference().reconstruct(observation).labels
+        if not (self.orders and self.told) or labels is None:
+            return {}
+        order = infer_order(observation, labels)
+        if order is None:
+            return {}
+        return {START + Orders.name: self.told * torch.eye(len(order))[order][None]}
 
     def build_parts(self, problem: MatchingProblem) -> MatchingParts:
         assert isinstance(problem, EpochProblem)

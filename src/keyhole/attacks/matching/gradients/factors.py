@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from keyhole.attacks.matching.gradients.frozen_convolution import ProductOfColumns
 from keyhole.attacks.matching.gradients.gradient_weights import GradientWeights
 from keyhole.attacks.matching.gradients.low_rank import ALWAYS_BUILT
 
@@ -29,7 +30,7 @@ class Factors:
     def build(self) -> Tensor:
         """G, ``[N, *weight_shape]``."""
         if self.has_columns:
-            built = (self.inputs.mT @ self.output_gradients).mT
+            built: Tensor = ProductOfColumns.apply(self.output_gradients.mT, self.inputs.mT)
             return built.reshape(-1, *self.weight_shape)
         return (self.output_gradients.mT @ self.inputs).view(-1, *self.weight_shape)
 

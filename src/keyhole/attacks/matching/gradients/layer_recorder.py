@@ -22,6 +22,7 @@ from keyhole.attacks.matching.gradients.anchored_norm import (
     normalise_anchored,
 )
 from keyhole.attacks.matching.gradients.factor_plan import DoesNotFactor
+from keyhole.attacks.matching.gradients.frozen_convolution import convolve
 from keyhole.attacks.matching.gradients.layer_call import (
     BatchStatistics,
     Convolution,
@@ -29,7 +30,12 @@ from keyhole.attacks.matching.gradients.layer_call import (
     LayerKind,
 )
 from keyhole.attacks.matching.gradients.softmax import is_large_softmax, softmax_rows
-from keyhole.attacks.matching.gradients.unfolding import ConvGeometry, convolve_columns, unfold
+from keyhole.attacks.matching.gradients.unfolding import (
+    ConvGeometry,
+    convolve_columns,
+    multiply_columns,
+    unfold,
+)
 from keyhole.models.bottleneck import add_to_loss
 from keyhole.models.dropout_sites import FixedMasks
 
@@ -166,8 +172,14 @@ class LayerRecorder(FixedMasks):
         if groups == 1 and columns_are_faster(input, geometry):
             columns = unfold(input, geometry).mT.contiguous()
             out = convolve_columns(columns, weight, bias, geometry)
-        else:
+        elif groups == 1 and input.is_cpu and not self.calls:
+            # Images get one derivative, through the columns alone: that by oneDNN is slow.
+            columns = unfold(input, geometry).mT
+            out = multiply_columns(columns.mT, weight, bias, geometry)
+        elif weight.requires_grad or (bias is not None and bias.requires_grad):
             out = F.conv2d(input, weight, bias, stride, padding, dilation, groups)
+        else:
+            out = convolve(input, weight, bias, geometry, groups)
         convolution = Convolution(geometry, groups, columns)
         return self._record("conv", weight, bias, input, out, convolution=convolution)
 

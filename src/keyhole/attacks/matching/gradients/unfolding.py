@@ -198,3 +198,12 @@ def convolve_columns(
     """The convolution ``[M, C, *output_size]`` of images whose columns are ``[M, L, Q]``."""
     product = F.linear(columns, weight.flatten(1), bias)
     return product.mT.reshape(len(columns), len(weight), *geometry.output_size)
+
+
+def multiply_columns(
+    columns: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry
+) -> Tensor:
+    """The same of columns ``[M, Q, L]``."""
+    product = weight.flatten(1) @ columns
+    product = product if bias is None else product + bias[:, None]
+    return product.reshape(len(columns), len(weight), *geometry.output_size)
