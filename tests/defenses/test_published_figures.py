@@ -30,7 +30,7 @@ def write_row(finding: dict[str, Any]) -> tuple[str, str, str, str, str, str]:
 
 
 def test_there_is_a_table_for_each_file_of_results() -> None:
-    files = {"soteria", "precode", "precode-2000", "single-images", "batches-of-4"}
+    files = {"soteria", "precode", "precode-2000", "single-images", "batches-of-4", "ats"}
     files |= {"oasis-lying-server"}
     assert {file for file, _ in TABLES} == {f"results/defenses/{name}.json" for name in files}
 

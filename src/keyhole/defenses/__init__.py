@@ -23,12 +23,12 @@ if TYPE_CHECKING:
         BatchChange,
         BlockShuffle,
         Capability,
+        ChosenSteps,
         HiddenPositions,
         ImageChange,
         Interval,
         MixedBatch,
         PixelNoise,
-        Translation,
     )
     from keyhole.defenses.censor import Censor
     from keyhole.defenses.composition import Composition
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from keyhole.defenses.graddefense import GradDefense
     from keyhole.defenses.half import Half
     from keyhole.defenses.image_noise import ImageNoise
+    from keyhole.defenses.image_steps import ImageStep
     from keyhole.defenses.instahide import InstaHide
     from keyhole.defenses.mixup import Mixup
     from keyhole.defenses.mjp import Mjp
@@ -89,6 +90,7 @@ __all__ = [
     "CalibratedNoise",
     "Capability",
     "Censor",
+    "ChosenSteps",
     "ClientSide",
     "Composition",
     "Csvar",
@@ -106,6 +108,7 @@ __all__ = [
     "HiddenPositions",
     "ImageChange",
     "ImageNoise",
+    "ImageStep",
     "InstaHide",
     "Interval",
     "LevelsTrace",
@@ -133,7 +136,6 @@ __all__ = [
     "TopK",
     "Trace",
     "TraceCheck",
-    "Translation",
     "ZerosTrace",
     "check_defense",
     "compute_gaussian_epsilon",

@@ -2,52 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass as plain_dataclass
+import itertools
 from typing import ClassVar, Literal
 
 import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
-from torchvision.transforms.v2 import functional as tvf
 
 from keyhole.defenses.base import ClientSide, Defense
-from keyhole.defenses.capabilities import Translation
+from keyhole.defenses.capabilities import ChosenSteps
+from keyhole.defenses.image_steps import ImageStep, apply_steps
 
 Policy = Literal["none", "3-1-7", "43-18-18", "3-1-7+43-18-18", "19-15-45", "2-43-21"]
-FILL = 128 / 255
-"""The grey of what moves in from outside."""
-
-
-@plain_dataclass(frozen=True)
-class Step:
-    """One change of a policy.
-
-    Args:
-        chance: The probability with which it is made.
-        kind: What it is.
-        size: How strong it is; moves and changes of contrast, brightness and sharpness go up or
-            down at random.
-    """
-
-    chance: float
-    kind: str
-    size: float
-
-
+FARTHEST = 150 / 331
+"""The share of an image's side by which the strongest move goes."""
+STRONGEST = 0.5
+"""By how much the strongest change of contrast, brightness or sharpness differs from none."""
 STEPS = {
-    1: Step(0.2, "contrast", 0.6),
-    2: Step(0.7, "rotate", 20 / 3),
-    3: Step(0.3, "move-x", 150 / 331),
-    7: Step(0.7, "move-y", 150 / 331 * 2 / 9),
-    15: Step(0.7, "brightness", 0.9),
-    18: Step(0.6, "contrast", 0.7),
-    19: Step(0.6, "sharpness", 0.5),
-    21: Step(0.5, "move-x", 150 / 331 * 5 / 9),
-    43: Step(0.7, "move-y", 150 / 331 * 3 / 9),
-    45: Step(0.8, "solarise", 8 / 9),
+    1: ImageStep("contrast", STRONGEST * 6 / 9),
+    2: ImageStep("rotate", 30 * 2 / 9),
+    3: ImageStep("move-x", FARTHEST),
+    7: ImageStep("move-y", FARTHEST * 2 / 9),
+    15: ImageStep("brightness", STRONGEST),
+    18: ImageStep("contrast", STRONGEST * 7 / 9),
+    19: ImageStep("sharpness", STRONGEST * 5 / 9),
+    21: ImageStep("move-x", FARTHEST * 5 / 9),
+    43: ImageStep("move-y", FARTHEST * 3 / 9),
+    45: ImageStep("solarise", 256 / 255 * 8 / 9),
 }
 """The changes of the published policies, by their number in the search."""
+ONE_WAY = ("rotate", "solarise")
+"""The kinds that have one direction. Others go up or down at random."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +41,8 @@ class Ats(Defense):
 
     A policy is written as in the paper: numbers of changes joined by ``-``, alternatives by ``+``.
     The published ones are ``3-1-7+43-18-18`` for CIFAR-100, and ``19-15-45`` and ``2-43-21`` for
-    Fashion-MNIST.
+    Fashion-MNIST. As in the authors' code, every change of a sequence is made: the alternative and
+    the directions of the changes are all that is random.
 
     Args:
         policy: The policy.
@@ -71,59 +57,38 @@ class Ats(Defense):
     paper_attacks: ClassVar[tuple[str, ...]] = ("ig",)
 
     @property
-    def sequences(self) -> list[list[Step]]:
-        """The policy's alternatives."""
+    def sequences(self) -> list[list[ImageStep]]:
+        """The policy's alternatives, each change in its positive direction."""
         if self.policy == "none":
             return []
         written = (alternative.split("-") for alternative in self.policy.split("+"))
         return [[STEPS[int(number)] for number in numbers] for numbers in written]
 
     def on_images(self, images: Tensor, side: ClientSide | None = None) -> Tensor:
-        if self.policy == "none":
+        if self.policy == "none" or not len(images):
             return images
         draw = (side or ClientSide()).generator
-        return torch.stack([self._change(image, draw) for image in images])
+        return torch.stack([apply_steps(image, self._draw_steps(draw)) for image in images])
 
-    def _change(self, image: Tensor, draw: torch.Generator) -> Tensor:
+    def _draw_steps(self, draw: torch.Generator) -> tuple[ImageStep, ...]:
+        """The changes of one image."""
         sequences = self.sequences
-        number = int(torch.randint(len(sequences), (), generator=draw))
-        for step in sequences[number]:
-            chance, direction = torch.rand(2, generator=draw).tolist()
-            if chance < step.chance:
-                image = CHANGES[step.kind](image, step.size * (1 if direction < 0.5 else -1))
-        return image
+        ways = spell_out(sequences[int(torch.randint(len(sequences), (), generator=draw))])
+        return ways[int(torch.randint(len(ways), (), generator=draw))]
 
-    def image_change(self) -> Translation:
-        """How far images can have moved; other changes of the policies cannot be undone."""
-        moves = [s.size for steps in self.sequences for s in steps if s.kind.startswith("move")]
-        return Translation(max(moves, default=0.0), FILL)
+    def image_change(self) -> ChosenSteps:
+        """All ways in which the policy can have changed an image."""
+        return ChosenSteps(tuple(way for steps in self.sequences for way in spell_out(steps)))
 
 
-def move(image: Tensor, down: float, across: float) -> Tensor:
-    """An image ``[C, H, W]`` moved by whole pixels; the gap becomes grey.
+def spell_out(steps: list[ImageStep]) -> list[tuple[ImageStep, ...]]:
+    """The changes with each choice of directions.
 
-    Args:
-        image: The image.
-        down: How far down, as a share of its height.
-        across: How far to the right, as a share of its width.
+    >>> [[step.size for step in way] for way in spell_out([STEPS[2], STEPS[15]])]
+    [[6.666666666666667, 0.5], [6.666666666666667, -0.5]]
     """
-    height, width = image.shape[-2:]
-    rows, columns = round(down * height), round(across * width)
-    moved = torch.full_like(image, FILL)
-    target = moved[:, max(rows, 0) : height + min(rows, 0), max(columns, 0) :][
-        :, :, : width - abs(columns)
+    directions = [
+        (step,) if step.kind in ONE_WAY else (step, ImageStep(step.kind, -step.size))
+        for step in steps
     ]
-    source = image[:, max(-rows, 0) : height - max(rows, 0), max(-columns, 0) :]
-    target.copy_(source[:, :, : width - abs(columns)])
-    return moved
-
-
-CHANGES: dict[str, Callable[[Tensor, float], Tensor]] = {
-    "move-x": lambda image, size: move(image, 0, size),
-    "move-y": lambda image, size: move(image, size, 0),
-    "rotate": lambda image, size: tvf.rotate(image, abs(size), fill=[FILL] * len(image)),
-    "contrast": lambda image, size: tvf.adjust_contrast(image, 1 + size),
-    "brightness": lambda image, size: tvf.adjust_brightness(image, 1 + size),
-    "sharpness": lambda image, size: tvf.adjust_sharpness(image, 1 + size),
-    "solarise": lambda image, size: tvf.solarize(image, abs(size)),
-}
+    return list(itertools.product(*directions))

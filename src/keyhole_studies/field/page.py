@@ -13,8 +13,8 @@ from keyhole_studies import load_study
 from keyhole_studies.base import Study
 from keyhole_studies.field.experiments import UNFIT, FieldAccuracy, FieldAudit
 from keyhole_studies.field.figure import FILE
-from keyhole_studies.field.points import Point, collect_points
-from keyhole_studies.field.tables import format_markdown
+from keyhole_studies.field.points import SERVERS, Point, collect_points
+from keyhole_studies.field.tables import LEGEND, format_markdown
 from keyhole_studies.result_files import Results, read_results
 
 HEAD = """\
@@ -26,15 +26,14 @@ docs/field.md`.*
 Every defense meets an honest server and one that changes the model, each with attackers who do
 not know the defense (naive), who attack as it was published (paper), and who know it (adaptive);
 and a network is trained under it. A cell holds the PSNR in dB and the share of images read by the
-best attack of that kind. A dash: no such attacker was tried there, because the defense's paper
-names no attack, because no attack can use what the defense declares, or because the cell has not
-been run. The page [adaptive.md](adaptive.md) says what an attacker may know, [acted.md](acted.md)
-how the audit checks that a defense acted.
+best attack of that kind. The page [adaptive.md](adaptive.md) says what an attacker may know,
+[acted.md](acted.md) how the audit checks that a defense acted.
 
 ```
 keyhole study field --list                                  # the cells, and which are done
 keyhole study field '*-quickstart-honest' --victims 4 --iterations 400   # some of them
 keyhole study field --show --figures docs/img               # the table and the figure
+sh tools/field_gpu.sh 1 OUT                                 # the rest on a GPU, piece by piece
 ```
 """
 
@@ -50,6 +49,10 @@ show which noise prevents learning, not what is reached at its end.
 """
 
 
+PARTS = {"accuracy": "training"} | {server: f"{server} server" for server in SERVERS}
+"""The parts of a point in words."""
+
+
 def write_page(study: Study, results: Results) -> Iterator[str]:
     """The page's lines.
 
@@ -62,6 +65,11 @@ def write_page(study: Study, results: Results) -> Iterator[str]:
     yield "## The table"
     yield ""
     yield from describe_runs(study, results)
+    yield ""
+    yield "Cells without figures say why:"
+    yield ""
+    for gap, words in LEGEND.items():
+        yield f"- *{gap}*: {words}."
     yield ""
     points = collect_points(study, results)
     yield from format_markdown(study, points)
@@ -76,19 +84,27 @@ def write_page(study: Study, results: Results) -> Iterator[str]:
 
 def describe_runs(study: Study, results: Results) -> Iterator[str]:
     """Clients, iterations, machine and versions of what was run, each kind of run once."""
-    audits: Counter[str] = Counter()
-    trainings: Counter[str] = Counter()
+    runs: Counter[str] = Counter()
+    cells: Counter[str] = Counter()
+    done: Counter[str] = Counter()
     for experiment in study.experiments:
-        result = results.get(experiment.name)
-        if result is None or UNFIT in result:
+        if not isinstance(experiment, FieldAudit | FieldAccuracy):
             continue
-        if isinstance(experiment, FieldAudit):
-            audits[describe_audit(experiment.server, result)] += 1
-        elif isinstance(experiment, FieldAccuracy):
-            trainings[describe_training(result)] += 1
-    yield f"CIFAR-10, random weights, seed {study.seed}."
+        cells[experiment.network] += 1
+        result = results.get(experiment.name)
+        if result is None:
+            continue
+        done[experiment.network] += 1
+        if UNFIT in result:
+            runs["what does not fit"] += 1
+        elif isinstance(experiment, FieldAudit):
+            runs[describe_audit(experiment.server, result)] += 1
+        else:
+            runs[describe_training(result)] += 1
+    shares = (f"{done[n]} of {cells[n]} on the {study.labels['network'][n]}" for n in cells)
+    yield f"CIFAR-10, random weights, seed {study.seed}. Cells that were run: {', '.join(shares)}."
     yield ""
-    for words, count in (*audits.items(), *trainings.items()):
+    for words, count in sorted(runs.items()):
         yield f"- {count} {'cell' if count == 1 else 'cells'}: {words}."
 
 
@@ -117,13 +133,14 @@ def describe_training(result: Mapping[str, Any]) -> str:
 
 
 def describe_unfit(points: list[Point]) -> Iterator[str]:
-    """Which defenses cannot protect which network, and why."""
+    """Which defenses cannot protect which network, and which attacks do not apply; and why."""
     why: dict[tuple[str, str], str] = {}
     for point in points:
-        if point.unfit and point.readings:
-            yield f"- `{point.defense}` on `{point.network}`, one server: {point.unfit}"
-        elif point.unfit:
-            why.setdefault((point.family, point.network), point.unfit)
+        for part, reason in point.unfit.items():
+            if point.is_measured:
+                yield f"- `{point.defense}` on `{point.network}`, {PARTS[part]}: {reason}"
+            else:
+                why.setdefault((point.family, point.network), reason)
     for (family, network), reason in why.items():
         words = reason.partition("the model: ")[2] or reason
         yield f"- `{family}` does not fit `{network}`: {words}"

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
+from keyhole.attacks import ATTACKS
+from keyhole.auditing import choose_attackers
+from keyhole.defenses import DEFENSES
 from keyhole_studies.base import Study
 from keyhole_studies.field.experiments import UNFIT, FieldAccuracy, FieldAudit
 from keyhole_studies.result_files import Results
@@ -29,6 +33,14 @@ class Reading:
     attack: str
 
 
+class Gap(StrEnum):
+    """Why a cell of the table has no figure, as the table says it."""
+
+    NOT_RUN = "not run"
+    NO_ATTACKER = "no attacker"
+    NO_FIT = "does not fit"
+
+
 @dataclass
 class Point:
     """All that is known of one defense at one strength on one network.
@@ -40,7 +52,10 @@ class Point:
         network: The network's table in ``cells.toml``.
         accuracy: After training; None: not measured.
         readings: By server and attacker.
-        unfit: Why the defense, or one server's attack, does not fit the network; empty: all fit.
+        expected: The attackers who have an attack to use, by server.
+        unfit: Why the defense, or the attack of one server, does not fit the network: by server,
+            and for ``accuracy``.
+        audited: The attackers whose attacks apply to the network, by server of an audit.
         acted: ``acted``, ``weak``, ``idle`` or ``unknown``; empty: not measured.
     """
 
@@ -50,7 +65,9 @@ class Point:
     network: str
     accuracy: float | None = None
     readings: dict[tuple[str, str], Reading] = field(default_factory=dict)
-    unfit: str = ""
+    expected: set[tuple[str, str]] = field(default_factory=set)
+    unfit: dict[str, str] = field(default_factory=dict)
+    audited: dict[str, set[str]] = field(default_factory=dict)
     acted: str = ""
 
     def worst(self, server: str) -> Reading | None:
@@ -58,28 +75,69 @@ class Point:
         found = [r for (kind, _), r in self.readings.items() if kind == server]
         return max(found, key=lambda each: (each.read, each.psnr), default=None)
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has any figure."""
+        return bool(self.readings) or self.accuracy is not None
+
+    def find_gap(self, server: str, attacker: str) -> Gap:
+        """Why an attacker with one kind of server has no reading.
+
+        Args:
+            server: ``honest`` or ``malicious``.
+            attacker: ``naive``, ``paper`` or ``adaptive``.
+        """
+        if (server, attacker) not in self.expected:
+            return Gap.NO_ATTACKER
+        fits = server not in self.unfit and attacker in self.audited.get(server, {attacker})
+        return Gap.NOT_RUN if fits else Gap.NO_FIT
+
 
 def collect_points(study: Study, results: Results) -> list[Point]:
     """One point for each setting of which anything was measured, in the study's order."""
     points: dict[tuple[str, str, str], Point] = {}
     for experiment in study.experiments:
         result = results.get(experiment.name)
-        if result is None or not isinstance(experiment, FieldAudit | FieldAccuracy):
-            continue
         if isinstance(experiment, FieldAudit):
-            defense = experiment.stage.defenses[0]
-        else:
-            defense = experiment.defense
-        key = experiment.family, experiment.strength, experiment.network
-        point = points.setdefault(key, Point(defense, *key))
-        if UNFIT in result:
-            point.unfit = result[UNFIT]
+            point = find_point(points, experiment, experiment.stage.defenses[0])
+            add_audit(point, experiment, result)
         elif isinstance(experiment, FieldAccuracy):
-            point.accuracy = result["accuracy"]
-        else:
-            point.readings |= read_rows(experiment.server, result)
-            point.acted = (result["acted"] or {}).get("status", "")
-    return list(points.values())
+            point = find_point(points, experiment, experiment.defense)
+            if result is not None and UNFIT in result:
+                point.unfit["accuracy"] = result[UNFIT]
+            elif result is not None:
+                point.accuracy = result["accuracy"]
+    return [point for point in points.values() if point.is_measured or point.unfit]
+
+
+def find_point(
+    points: dict[tuple[str, str, str], Point], cell: FieldAudit | FieldAccuracy, defense: str
+) -> Point:
+    """The point that a cell belongs to; a new one if it is the first."""
+    key = cell.family, cell.strength, cell.network
+    return points.setdefault(key, Point(defense, *key))
+
+
+def add_audit(point: Point, audit: FieldAudit, result: Mapping[str, Any] | None) -> None:
+    """Adds what an audit found to its point, and who could have attacked in it."""
+    point.expected |= {(audit.server, who) for who in list_attackers(audit)}
+    if result is None:
+        return
+    if UNFIT in result:
+        point.unfit[audit.server] = result[UNFIT]
+        return
+    late = {who for _, who in audit.find_missing(result)}
+    own = {row["attacker"] for row in result["rows"].values()}
+    point.audited[audit.server] = late | own
+    point.readings |= read_rows(audit.server, result)
+    point.acted = (result["acted"] or {}).get("status", "")
+
+
+def list_attackers(audit: FieldAudit) -> set[str]:
+    """The kinds of attackers who have an attack to use, whether it fits the network or not."""
+    defense = DEFENSES.parse(audit.stage.defenses[0])
+    attacks = [ATTACKS.parse(attack) for attack in audit.stage.attacks]
+    return {str(who) for attack in attacks for who in choose_attackers(attack, defense)}
 
 
 def read_rows(server: str, result: Mapping[str, Any]) -> dict[tuple[str, str], Reading]:

@@ -14,7 +14,8 @@ from keyhole_studies.base import StudyContext
 from keyhole_studies.field.experiments import FieldAccuracy, FieldAudit
 from keyhole_studies.field.grid import read_field
 from keyhole_studies.field.page import write_page
-from keyhole_studies.field.points import Reading, collect_points, read_rows
+from keyhole_studies.field.points import Gap, Reading, collect_points, read_rows
+from keyhole_studies.field.tables import LEGEND, format_tables, make_rows
 from keyhole_studies.result_files import read_results
 from keyhole_studies.show import format_study, make_result_rows
 from scripts import ROOT
@@ -74,9 +75,39 @@ def test_one_server_whose_attack_does_not_apply_leaves_the_other_s_row() -> None
         "share-strong-quickstart-malicious": {"does_not_fit": "attack 'imprint' does not apply"},
     }
     page = "\n".join(write_page(study, results))
-    assert "| quickstart CNN | `share` | – | 10.0, 0% | – | – | – |" in page
-    assert "- `share` on `quickstart`, one server: attack 'imprint' does not apply" in page
+    row = "| quickstart CNN | `share` | not run | 10.0, 0% | no attacker | no attacker"
+    assert f"{row} | does not fit | no attacker | no attacker |" in page
+    assert "- `share` on `quickstart`, malicious server: attack 'imprint' does not apply" in page
     assert "does not fit `quickstart`" not in page
+
+
+def test_a_cell_without_a_figure_says_why() -> None:
+    """Not run, no such attacker, and what does not fit are three things."""
+    study = load_study("field")
+    metrics = {"read": {"mean": 0.0}, "psnr": {"mean": 10.0}}
+    audit = {"acted": None, "stage": {"batch_size": 1, "victims": 4}, "device": "cpu"}
+    naive = {"attacker": "naive", "metrics": metrics, "parameters": {}}
+    results = {
+        "topk-weak-quickstart-honest": {"rows": {"ig": naive}, **audit},
+        "soteria-weak-quickstart-accuracy": {"accuracy": 0.5},
+        "dropout-weak-quickstart-accuracy": {"does_not_fit": "it has no dropout layers"},
+        "dropout-weak-quickstart-malicious": {"rows": {"imprint": naive}, **audit},
+        "pruning-weak-quickstart-honest": {"rows": {"gifd": naive}, **audit},
+    }
+    points = {point.family: point for point in collect_points(study, results)}
+    assert points["topk"].find_gap("honest", "adaptive") is Gap.NOT_RUN  # of an earlier version
+    assert points["topk"].find_gap("honest", "paper") is Gap.NO_ATTACKER
+    assert points["topk"].find_gap("malicious", "naive") is Gap.NOT_RUN
+    assert points["soteria"].find_gap("honest", "naive") is Gap.NO_ATTACKER
+    assert points["soteria"].find_gap("honest", "adaptive") is Gap.NOT_RUN
+    assert points["pruning"].find_gap("honest", "adaptive") is Gap.NO_FIT
+    rows = {row[1]: row[2:] for row in make_rows(study, list(points.values()))}
+    assert rows["soteria(ratio=0.4)"][0] == "50.0%"
+    assert rows["topk(k=0.1)"][:3] == ["not run", "10.0, 0%", "no attacker"]
+    assert rows["dropout(p=0.1)"][0] == "does not fit"
+    assert "–" not in "".join(cell for row in rows.values() for cell in row)
+    page = "\n".join(format_tables(study, ROOT / "results" / "field"))
+    assert all(f"  {gap}: {words}" in page for gap, words in LEGEND.items())
 
 
 def test_a_result_without_an_attacker_of_today_is_measured_again(tmp_path: Path) -> None:
@@ -85,11 +116,15 @@ def test_a_result_without_an_attacker_of_today_is_measured_again(tmp_path: Path)
     context = StudyContext(
         runs=tmp_path, data_dir=None, device="cpu", progress=NullProgress(), changes={"victims": 4}
     )
-    rows = {"ig": {"attacker": "naive"}, "dlg": {"attacker": "paper"}}
+
+    def row(attacker: str) -> dict[str, object]:
+        return {"attacker": attacker, "parameters": {"iterations": 800, "tv": 0.03}}
+
+    rows = {"ig": row("naive"), "dlg": {**row("paper"), "parameters": {}}}
     old = {"images": 4, "rows": rows}
     assert cell.find_missing(old) == [("ig", "adaptive"), ("dlg", "adaptive")]
     assert not cell.covers(old, context)
-    known = {f"{name} (adaptive)": {"attacker": "adaptive"} for name in ("ig", "dlg")}
+    known = {f"{name} (adaptive)": row("adaptive") for name in ("ig", "dlg")}
     assert cell.covers({"images": 4, "rows": rows | known}, context)
     assert not cell.covers({"images": 3, "rows": rows | known}, context)
     assert cell.covers({"does_not_fit": "it has no layers"}, context)
@@ -141,8 +176,8 @@ def test_cells_run_and_make_a_table_a_figure_and_a_page(tmp_path: Path) -> None:
         runs=tmp_path / "runs", data_dir=str(SHARED), device="cpu", progress=NullProgress()
     )
     chosen = study.choose(CELLS)
-    done = list(study.run(chosen, context, results=tmp_path / "results"))
-    assert [each.name for each in done] == CELLS
+    ran = list(study.run(chosen, context, results=tmp_path / "results"))
+    assert [each.name for each in ran] == CELLS
     assert not list(study.run(chosen, context, results=tmp_path / "results"))
     results = read_results(tmp_path / "results", CELLS)
     none, pruned, unfit = collect_points(study, results)
@@ -150,11 +185,12 @@ def test_cells_run_and_make_a_table_a_figure_and_a_page(tmp_path: Path) -> None:
     assert none.readings["malicious", "naive"].read == 1.0
     assert (none.acted, pruned.acted) == ("", "acted")
     assert pruned.accuracy is not None
-    assert "does not say which images it takes" in unfit.unfit
+    assert "does not say which images it takes" in unfit.unfit["honest"]
     shown = "\n".join(format_study(study, tmp_path / "results"))
     assert "pruning(ratio=0.99)" in shown
     rows = make_result_rows(study, tmp_path / "results")
-    assert {row["piece"] for row in rows} == set(CELLS) - {"mjp-weak-quickstart-honest"}
+    done = {row["piece"] for row in rows if row["ours"] is not None}
+    assert done == set(CELLS) - {"mjp-weak-quickstart-honest"}
     assert study.draw_figures is not None
     (figure,) = study.draw_figures(study, tmp_path / "results", tmp_path)
     assert figure.stat().st_size > 1000
