@@ -21,7 +21,7 @@ TABLE = {
     ("signsgd", "LeNet, CIFAR-10"): ("defenses/bounds_lenet_h200.json", "signsgd"),
     ("mjp(gamma=0.5)", "DeiT-S, 224 px photos"): ("mjp/privacy-deit-g50.json", "mjp"),
     ("tip", "ResNet-18, CIFAR-10"): ("tip/invert-cifar10-tip.json", "tip"),
-    ("csvar, on its way to the client", "CIFAR-10"): ("csvar/see-cifar10-csvar-v1.json", "csvar"),
+    ("csvar", "none: shuffled CIFAR-10 images"): ("csvar/see-cifar10-csvar-v1.json", "csvar"),
     ("dp(epsilon=50)", "ResNet-18, CIFAR-10"): ("tip/invert-cifar10-dp-e50.json", "dp"),
 }
 """Where the figures of a row of README's table lie: the file, and whose findings count in it."""

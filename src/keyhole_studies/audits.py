@@ -52,6 +52,7 @@ class AuditExperiment(Experiment):
         stage = self.stage.model_copy(update={k: v for k, v in context.changes.items() if v})
         now = {"batch_size": stage.batch_size, "repeats": stage.repeats}
         gap = settings_gap(known.get("stage", {}), now, "clients")
+        gap = gap or settings_gap(known.get("setting", {}), describe_setting(stage))
         gap = gap or count_gap(known["images"], stage.victims * stage.batch_size, "images")
         for text in stage.attacks:
             row = find_attack(known, text)
@@ -67,6 +68,11 @@ class AuditExperiment(Experiment):
                 if row is not None and scale in figures:
                     mean = row["metrics"][scale]["mean"]
                     yield Comparison(attack, scale, mean, figures[scale])
+
+    def tell(self, known: dict[str, Any]) -> str:
+        """Mean PSNR by attack."""
+        means = {name: row["metrics"]["psnr"]["mean"] for name, row in known["rows"].items()}
+        return ", ".join(f"{name} {mean:.1f} dB" for name, mean in means.items())
 
     def describe(self) -> dict[str, Any]:
         return {
@@ -86,10 +92,17 @@ def condense(experiment: AuditExperiment, result: AuditResult) -> dict[str, Any]
         "piece": experiment.name,
         "images": first.victims * experiment.stage.batch_size,
         "stage": {field: first.recipe[field] for field in STAGE_FIELDS},
+        "setting": describe_setting(experiment.stage),
         "device": first.recipe["device"],
         "versions": first.versions,
         "rows": make_rows(result.findings),
     }
+
+
+def describe_setting(stage: Stage) -> dict[str, Any]:
+    """What is attacked, as a cell writes it: a result of another setting is stale."""
+    fields = ("model", "data", "client_mode", "steps", "lr")
+    return {"defense": stage.defenses[0], **{field: getattr(stage, field) for field in fields}}
 
 
 def make_rows(findings: Sequence[Finding]) -> dict[str, dict[str, Any]]:
@@ -111,10 +124,19 @@ def attack_of_row(name: str) -> str:
     return name.partition(" (")[0].removesuffix(READS_MASKS)
 
 
+def name_row(text: str) -> str:
+    """The name that a result's row has of an attack as a cell writes it.
+
+    >>> name_row("dia(tv=1e-6, masks='read')"), name_row("ig(iterations=400)")
+    ('dia-read', 'ig')
+    """
+    attack, parameters = parse_call(text)
+    return attack + (READS_MASKS if parameters.get("masks") == "read" else "")
+
+
 def find_attack(result: Mapping[str, Any], text: str) -> dict[str, Any] | None:
     """The first row of an attack as a cell writes it, by whichever attacker."""
-    attack, parameters = parse_call(text)
-    named = attack + (READS_MASKS if parameters.get("masks") == "read" else "")
+    attack, named = parse_call(text)[0], name_row(text)
     rows: Mapping[str, dict[str, Any]] = result["rows"]
     of_attack = [name for name in rows if attack_of_row(name) == attack]
     of_attack.sort(key=lambda name: name.partition(" (")[0] != named)

@@ -77,6 +77,18 @@ class Experiment(ABC):
     def measure(self, study: Study, context: StudyContext) -> dict[str, Any]:
         """Runs the experiment and returns its result, as JSON can hold it."""
 
+    def complete(
+        self, known: dict[str, Any], study: Study, context: StudyContext
+    ) -> dict[str, Any]:
+        """Returns a whole result where an earlier one lacks something; by default all is run anew.
+
+        Args:
+            known: The earlier result.
+            study: The study.
+            context: Where and how the experiment runs.
+        """
+        return self.measure(study, context)
+
     def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
         """What an earlier result lacks, ``part (...)`` or ``stale (...)``; empty: nothing.
 
@@ -98,6 +110,14 @@ class Experiment(ABC):
             known: The result.
         """
         yield from ()
+
+    def count_measured(self, known: dict[str, Any]) -> str:
+        """What a result rests on, in a word or two."""
+        return f"{known['images']:,} images" if "images" in known else ""
+
+    def tell(self, known: dict[str, Any]) -> str:
+        """What a result found, in a line; it stands where the paper has no figure."""
+        return ""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
@@ -180,5 +200,10 @@ class Study:
             if known is not None and experiment.covers(known, context):
                 continue
             check_writable(results)
-            write_result(results, experiment.name, experiment.measure(self, context))
+            found = (
+                experiment.measure(self, context)
+                if known is None
+                else experiment.complete(known, self, context)
+            )
+            write_result(results, experiment.name, found)
             yield experiment

@@ -46,7 +46,7 @@ AUDITS: Kinds = {"audit": AuditExperiment}
 
 
 class CellFile(BaseModel):
-    """The tables of a ``cells.toml``."""
+    """The tables of a ``cells.toml``; ``waits`` is why its cells have no result yet."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -54,6 +54,7 @@ class CellFile(BaseModel):
     title: str
     paper: str
     seed: Seed = 0
+    waits: str = ""
     shared: dict[str, dict[str, Any]] = {}
     cells: dict[str, dict[str, Any]]
     labels: dict[str, dict[str, str]] = {}
@@ -108,7 +109,7 @@ def parse_study(
 def make_experiment(file: CellFile, name: str, kinds: Kinds) -> Experiment:
     """The experiment of one cell; what is wrong with it is said in one line."""
     where = f"cell {name} of study {file.name}"
-    fields = dict(collect_fields(file, name))
+    fields = {"waits": file.waits, **collect_fields(file, name)}
     kind = fields.pop("kind", None)
     if kind not in kinds:
         raise unknown_name(f"kind of {where}", str(kind), kinds)

@@ -22,6 +22,7 @@ from keyhole_studies.show import (
     make_result_rows,
     require_results,
 )
+from keyhole_studies.summary import summarise
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,8 @@ def print_list(study: Study, listed: list[dict[str, Any]], *, as_json: bool) -> 
 
 def print_results(study: Study, folder: Path, *, as_json: bool) -> None:
     if as_json:
-        say_json({"study": study.name, "rows": make_result_rows(study, folder)})
+        rows = make_result_rows(study, folder)
+        say_json({"study": study.name, "rows": rows, "summary": summarise(study, folder)})
         return
     for line in format_study(study, folder):
         say_unwrapped(line)

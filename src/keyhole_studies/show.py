@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keyhole.errors import BadValue
-from keyhole_studies.audits import AuditExperiment
+from keyhole_studies.audits import AuditExperiment, name_row
 from keyhole_studies.base import Experiment, Study, StudyContext
 from keyhole_studies.result_files import read_result
 from keyhole_studies.summary import format_summary
@@ -39,7 +39,7 @@ def list_paper(experiment: Experiment) -> list[str]:
     """The attacks of an audit of which the paper has figures, else those that it would run."""
     if not isinstance(experiment, AuditExperiment):
         return [""]
-    return list(experiment.paper) or [text.partition("(")[0] for text in experiment.stage.attacks]
+    return list(experiment.paper) or [name_row(text) for text in experiment.stage.attacks]
 
 
 def make_waiting_row(experiment: Experiment, attack: str) -> dict[str, Any]:

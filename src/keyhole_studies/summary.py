@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from keyhole_studies.base import Experiment, Study
+from keyhole.progress import NullProgress
+from keyhole_studies.base import Experiment, Study, StudyContext
 from keyhole_studies.comparisons import TOLERANCES, Comparison
 from keyhole_studies.result_files import read_result
 from keyhole_studies.tables import format_table
 
 NOT_YET = "not run yet"
+
+AS_DESCRIBED = StudyContext(Path("runs"), None, "auto", NullProgress())
+"""Cells as they are described, with nothing changed on the command line."""
 
 
 @dataclass(frozen=True)
@@ -24,12 +29,18 @@ class Cell:
         ran: Whether it has a result.
         figures: The paper's figures beside ours; without a result, there are none.
         explained: Which of the experiments that explain it have results.
+        gap: What its result lacks, ``part (...)`` or ``stale (...)``; empty: nothing.
+        rests_on: How many images, drawings or members.
+        found: What was found, where the paper has no figure.
     """
 
     experiment: Experiment
     ran: bool
     figures: tuple[Comparison, ...]
     explained: tuple[str, ...]
+    gap: str = ""
+    rests_on: str = ""
+    found: str = ""
 
     @property
     def agrees(self) -> bool:
@@ -38,9 +49,12 @@ class Cell:
 
     @property
     def verdict(self) -> str:
-        """``agrees``, ``explained``, ``differs``, ``no figure of the paper`` or ``not run``."""
+        """``agrees``, ``explained``, ``differs``, ``no figure of the paper``, ``part``, ``stale``
+        or ``not run``: a result that is not whole agrees with nothing yet."""
         if not self.ran:
             return "not run"
+        if self.gap:
+            return self.gap.partition(" ")[0]
         if not self.figures:
             return "no figure of the paper"
         return "agrees" if self.agrees else "explained" if self.explained else "differs"
@@ -48,38 +62,53 @@ class Cell:
 
 def read_cells(study: Study, results: Path) -> list[Cell]:
     """All experiments of a study, with and without results."""
-    cells = []
-    for experiment in study.experiments:
-        known = read_result(results, experiment.name)
-        figures = () if known is None else tuple(experiment.compare(study, known))
-        reasons = [n for n in experiment.explained_by if read_result(results, n) is not None]
-        cells.append(Cell(experiment, known is not None, figures, tuple(reasons)))
-    return cells
+    return [read_cell(study, experiment, results) for experiment in study.experiments]
+
+
+def read_cell(study: Study, experiment: Experiment, results: Path) -> Cell:
+    """One experiment, with what its result says and lacks, if there is one."""
+    reasons = tuple(n for n in experiment.explained_by if read_result(results, n) is not None)
+    known = read_result(results, experiment.name)
+    if known is None:
+        return Cell(experiment, ran=False, figures=(), explained=reasons)
+    figures = tuple(experiment.compare(study, known))
+    return Cell(
+        experiment,
+        ran=True,
+        figures=figures,
+        explained=reasons,
+        gap=experiment.find_gap(known, AS_DESCRIBED),
+        rests_on=experiment.count_measured(known),
+        found=experiment.tell(known),
+    )
 
 
 def format_summary(study: Study, results: Path) -> Iterator[str]:
-    """What was not run and why, what differs from the paper and why, and a line that counts."""
+    """Every cell: what it rests on, ours beside the paper's, how they stand; and a count of all."""
     cells = read_cells(study, results)
-    waiting = [cell for cell in cells if not cell.ran]
+    gaps = {cell.experiment.name: cell.gap for cell in cells if cell.gap}
+    head = ("cell", "figure", "rests on", "ours (the paper's), * outside the tolerance", "state")
     rows = [
-        [cell.experiment.name, cell.experiment.figure, words(cell.experiment)] for cell in waiting
-    ]
-    yield from format_wide("Not run", ("cell", "figure", "what it does"), rows)
-    rows = [
-        [cell.experiment.name, describe_difference(cell), explain(cell)]
+        [
+            cell.experiment.name,
+            cell.experiment.figure,
+            cell.rests_on if cell.ran else "-",
+            describe_result(cell) if cell.ran else words(cell.experiment),
+            describe_state(cell, gaps),
+        ]
         for cell in cells
-        if cell.verdict in ("differs", "explained")
     ]
-    head = ("cell", "ours (the paper's), where they differ", "explained by")
-    yield from format_wide("Outside the tolerance", head, rows)
+    for line in format_table("Cell by cell", head, rows, left=len(head)):
+        yield line.rstrip()
     yield ""
     yield count_cells(cells)
 
 
-def format_wide(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A table of words, its lines without spaces at their end."""
-    for line in format_table(title, head, rows, left=len(head)):
-        yield line.rstrip()
+def summarise(study: Study, results: Path) -> dict[str, Any]:
+    """The same for machines: the line that counts, and each cell's verdict and gap."""
+    cells = read_cells(study, results)
+    each = {cell.experiment.name: {"verdict": cell.verdict, "gap": cell.gap} for cell in cells}
+    return {"line": count_cells(cells), "cells": each}
 
 
 def words(experiment: Experiment) -> str:
@@ -90,18 +119,31 @@ def words(experiment: Experiment) -> str:
     return f"{about['clients']} clients of {about['batch_size']}: {', '.join(about['attacks'])}"
 
 
-def describe_difference(cell: Cell) -> str:
-    return ", ".join(str(figure) for figure in cell.figures if not figure.agrees)
+def describe_result(cell: Cell) -> str:
+    """Ours beside the paper's figures; without any, what was found."""
+    figures = [f"{figure}{'' if figure.agrees else ' *'}" for figure in cell.figures]
+    return ", ".join(figures) or cell.found
 
 
-def explain(cell: Cell) -> str:
-    """The experiments that explain a difference; empty: none does."""
+def describe_state(cell: Cell, gaps: Mapping[str, str]) -> str:
+    """How a cell stands, and the experiments that explain a difference.
+
+    Args:
+        cell: The cell.
+        gaps: What results lack, by the names of their experiments.
+    """
+    if not cell.ran:
+        return cell.experiment.waits or NOT_YET
+    if cell.verdict != "explained":
+        return cell.gap or cell.verdict
     because = cell.experiment.explained_by
-    return "; ".join(f"{name}: {because[name]}" for name in cell.explained)
+    told = {name: f": {gaps[name]}" if name in gaps else "" for name in cell.explained}
+    reasons = "; ".join(f"{name}: {because[name]}{lacks}" for name, lacks in told.items())
+    return f"explained by {reasons}"
 
 
 def count_cells(cells: list[Cell]) -> str:
-    """How many cells agree, are explained, differ, and were not run.
+    """How many cells agree, are explained, differ, are not whole, and were not run.
 
     >>> count_cells([]).partition(" (")[0]
     '0 of 0 cells with figures of the paper within tolerance'
@@ -119,8 +161,16 @@ def count_cells(cells: list[Cell]) -> str:
     if verdicts["no figure of the paper"]:
         parts.append(f"{verdicts['no figure of the paper']} without a figure of the paper")
     text = ", ".join(parts)
+    unfinished = [
+        f"{verdicts[kind]} {words}"
+        for kind, words in (("part", "in part"), ("stale", "stale"))
+        if verdicts[kind]
+    ]
+    if unfinished:
+        text += f"; {', '.join(unfinished)}"
     waits = Counter(cell.experiment.waits or NOT_YET for cell in cells if not cell.ran)
     if waits:
         why = ", ".join(f"{number} {reason}" for reason, number in waits.items())
-        text += f"; {waits.total()} not run ({why})"
+        yet = waits.total() == waits[NOT_YET]
+        text += f"; {waits.total()} {NOT_YET if yet else f'not run ({why})'}"
     return text

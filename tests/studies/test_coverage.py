@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from keyhole.progress import NullProgress
 from keyhole_studies import STUDIES, load_study
+from keyhole_studies.audits import AuditExperiment
 from keyhole_studies.base import StudyContext
 from keyhole_studies.comparisons import Comparison
 from keyhole_studies.coverage import attack_gap
-from keyhole_studies.result_files import SHIPPED, read_result
-from keyhole_studies.summary import Cell, count_cells, format_summary, read_cells
+from keyhole_studies.result_files import SHIPPED, read_result, write_result
+from keyhole_studies.summary import Cell, count_cells, format_summary, read_cells, summarise
 
 CONTEXT = StudyContext(Path("runs"), None, "cpu", NullProgress())
 PAPERS = ("dia", "mjp", "csvar", "tip")
+LEAST_IMAGES = 8
+"""A row of a table rests on as many images at least, or its cell is done in part."""
 
 
 def shipped(study: str, name: str) -> dict:
@@ -37,6 +42,10 @@ def shipped(study: str, name: str) -> dict:
             {"stage": {"batch_size": 4}},
             "stale (clients: batch_size 4, now 1)",
         ),
+        ("dia", "vit-b16-imagenet-p10", {}, "part (4 of 8 images)"),
+        ("dia", "mlp-mnist-p25", {"setting": {"model": "mlp"}}, ""),
+        ("dia", "mlp-mnist-p25", {"setting": {"model": "lenet"}}, "stale (model lenet, now mlp)"),
+        ("mjp", "match-deit-g10", {}, "part (1 of 8 images)"),
         ("mjp", "long-deit-J", {}, "part (250 of 2,000 corrupted images)"),
         ("mjp", "deit-J", {}, ""),
         ("mjp", "deit-J", {"defense": "none"}, "stale (defense none, now mjp("),
@@ -76,17 +85,42 @@ def test_fewer_iterations_are_a_part_and_other_parameters_are_stale() -> None:
 
 
 @pytest.mark.parametrize("name", PAPERS)
+def test_every_row_rests_on_enough_images_or_is_done_in_part(name: str) -> None:
+    audits = [e for e in load_study(name).experiments if isinstance(e, AuditExperiment)]
+    assert audits
+    for audit in audits:
+        assert audit.stage.victims * audit.stage.batch_size >= LEAST_IMAGES, audit.name
+        known = read_result(SHIPPED / name, audit.name)
+        if known is not None and known["images"] < LEAST_IMAGES:
+            assert audit.find_gap(known, CONTEXT).startswith("part ("), audit.name
+
+
+@pytest.mark.parametrize("name", PAPERS)
 def test_every_cell_has_a_row_and_the_last_line_counts_them(name: str) -> None:
     study = load_study(name)
     text = list(format_summary(study, SHIPPED / name))
     cells = read_cells(study, SHIPPED / name)
-    named = {line.split()[0] for line in text if line.startswith("  ")}
+    rows = {line.split()[0]: line for line in text if line.startswith("  ")}
     for cell in cells:
-        if cell.verdict in ("not run", "differs", "explained"):
-            assert cell.experiment.name in named
+        row = rows[cell.experiment.name]
+        assert cell.rests_on in row
+        assert bool(cell.rests_on) == cell.ran
+        assert all(str(figure) in row for figure in cell.figures)
+        assert cell.figures or cell.found in row
+        assert bool(cell.figures or cell.found) == cell.ran
+        assert cell.gap in row
+        assert ("*" in row) == any(not figure.agrees for figure in cell.figures)
     agree = sum(cell.verdict == "agrees" for cell in cells)
-    compared = sum(bool(cell.figures) for cell in cells)
+    compared = sum(bool(cell.figures) and not cell.gap for cell in cells)
+    assert sum(bool(cell.gap) for cell in cells) == sum(
+        int(line) for line in re.findall(r"(\d+) (?:in part|stale)", text[-1])
+    )
     assert text[-1].startswith(f"{agree} of {compared} cells with figures of the paper within")
+    told = summarise(study, SHIPPED / name)
+    assert told["line"] == text[-1]
+    assert {n: c["verdict"] for n, c in told["cells"].items()} == {
+        cell.experiment.name: cell.verdict for cell in cells
+    }
     waiting = sum(not cell.ran for cell in cells)
     assert (f"{waiting} not run" in text[-1]) == bool(waiting)
 
@@ -110,6 +144,9 @@ def test_a_cell_is_explained_only_where_what_explains_it_has_a_result(tmp_path: 
     (tmp_path / "lenet-tanh-cifar10-p25.json").write_text(json.dumps(other))
     (cell,) = [c for c in read_cells(study, tmp_path) if c.experiment.name == name]
     assert cell.verdict == "explained"
+    write_result(tmp_path, "lenet-tanh-cifar10-p25", {**other, "images": 8})
+    (line,) = [line for line in format_summary(study, tmp_path) if "tanh in place" in line]
+    assert line.endswith("tanh in place of sigmoids: part (8 of 128 images)")
 
 
 def test_cells_are_counted() -> None:
@@ -122,8 +159,17 @@ def test_cells_are_counted() -> None:
         Cell(one, True, (far,), ("x",)),
         Cell(one, True, (), ()),
         Cell(one, False, (), ()),
+        Cell(one, True, (near,), (), gap="part (4 of 128 images)"),
+        Cell(one, True, (near,), (), gap="stale (lr 1, now 2)"),
     ]
     assert count_cells(cells) == (
         "1 of 3 cells with figures of the paper within tolerance (.05 SSIM, 2 dB, 3 points), "
-        "1 explained, 1 neither, 1 without a figure of the paper; 1 not run (1 not run yet)"
+        "1 explained, 1 neither, 1 without a figure of the paper; 1 in part, 1 stale; "
+        "1 not run (1 for want of a GPU)"
     )
+    without = Cell(dataclasses.replace(one, waits=""), False, (), ())
+    assert count_cells([without]).endswith("; 1 not run yet")
+    assert count_cells([without, cells[4]]).endswith(
+        "2 not run (1 not run yet, 1 for want of a GPU)"
+    )
+    assert [cell.verdict for cell in cells[-2:]] == ["part", "stale"]

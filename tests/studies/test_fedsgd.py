@@ -16,7 +16,6 @@ from keyhole.errors import DoesNotFit
 from keyhole.federation import LocalTraining, RoundClient, average_updates, compute_local_update
 from keyhole.federation.training import clip_gradient
 from keyhole.seeds import generator
-from keyhole.settings import Optimiser
 from keyhole_studies.fedsgd import FedSgd, SeparateBatchNorm
 
 CLIENTS, IMAGES = 3, 6
@@ -105,7 +104,7 @@ def test_a_network_that_is_tested_takes_the_running_statistics() -> None:
 
 @pytest.mark.parametrize("clip", [None, 0.01])
 @pytest.mark.parametrize("optimiser", ["sgd", "adam"])
-def test_the_server_steps_as_torch_does(optimiser: Optimiser, clip: float | None) -> None:
+def test_the_server_steps_as_torch_does(optimiser: str, clip: float | None) -> None:
     """By the mean gradient, whole images a batch, and with what it remembers of earlier rounds."""
     training = LocalTraining(
         lr=0.01, batch_size=IMAGES, optimiser=optimiser, momentum=0.9, clip=clip

@@ -75,6 +75,14 @@ class AccuracyExperiment(Experiment):
         if paper is not None:
             yield Comparison("accuracy", "points", 100 * known["accuracy"], paper)
 
+    def count_measured(self, known: dict[str, Any]) -> str:
+        return f"{known['test_images']:,} test images"
+
+    def tell(self, known: dict[str, Any]) -> str:
+        defended = known["accuracy_on_defended"]
+        also = "" if defended is None else f", {100 * defended:.1f} % as defended"
+        return f"accuracy {100 * known['accuracy']:.1f} %{also}"
+
     def describe(self) -> dict[str, Any]:
         what = f"{self.network_name} on {self.data_name}"
         what += "" if self.image_size is None else f" at {self.image_size} px"
@@ -112,6 +120,14 @@ class MembershipExperiment(Experiment):
             for one in known["trials"][-1]["inferences"]:
                 if one["attack"] == "loss" and one["attacker"] == "naive":
                     yield Comparison("AUC by loss", "points", 100 * one["auc"], 100 * paper)
+
+    def count_measured(self, known: dict[str, Any]) -> str:
+        return f"{known.get('members', self.plan.members):,} members"
+
+    def tell(self, known: dict[str, Any]) -> str:
+        last = known["trials"][-1]
+        auc = f"AUC by {last['inferences'][0]['attack']} {last['inferences'][0]['auc']:.3f}"
+        return f"{auc}, gap {100 * last['gap']:.0f} points"
 
     def describe(self) -> dict[str, Any]:
         plan = self.plan

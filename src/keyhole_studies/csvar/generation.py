@@ -153,6 +153,14 @@ class GanExperiment(Experiment):
         gap = settings_gap(known["attack"], asdict(self.setup.attack), "attack")
         return gap or settings_gap(known, {"defense": self.defense})
 
+    def count_measured(self, known: dict[str, Any]) -> str:
+        return f"{GENERATED} drawings"
+
+    def tell(self, known: dict[str, Any]) -> str:
+        drawn = known["generated"]
+        nearest = f"SSIM to the nearest {drawn['nearest_ssim']:.3f}"
+        return f"{100 * drawn['recognised']:.0f} % recognised, {nearest}"
+
     def describe(self) -> dict[str, Any]:
         knows = ", which it knows" if self.adaptive else ""
         what = f"a GAN draws class {self.setup.attack.target} of {self.setup.data}"

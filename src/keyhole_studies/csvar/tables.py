@@ -99,6 +99,20 @@ def format_membership(study: Study, found: Results) -> Iterator[str]:
     yield from format_table(title, head, rows)
 
 
+def format_rounds(study: Study, found: Results) -> Iterator[str]:
+    """Membership inference by loss on networks of Table I, after so many rounds."""
+    rows = []
+    for experiment in study.experiments:
+        if not isinstance(experiment, AccuracyExperiment) or experiment.name not in found:
+            continue
+        words = study.labels["defense"].get(experiment.defense, experiment.defense)
+        for at in found[experiment.name].get("overfitting", ()):
+            shares = [f"{100 * at[key]:.1f}" for key in ("members_accuracy", "others_accuracy")]
+            rows.append([experiment.name, words, str(at["round"]), *shares, f"{at['auc']:.3f}"])
+    head = ("piece", "defense", "round", "members %", "others %", "AUC by loss")
+    yield from format_table("Membership inference on federated networks", head, rows, left=2)
+
+
 def format_drawings(study: Study, found: Results) -> Iterator[str]:
     """Figure 6: drawings beside images of other classes, which score so without any attack."""
     rows = []
@@ -135,6 +149,7 @@ format_tables = combine_tables(
     format_parts,
     format_overfitting,
     format_membership,
+    format_rounds,
     format_drawings,
     format_audits,
 )

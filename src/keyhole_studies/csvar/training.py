@@ -15,6 +15,7 @@ from keyhole.defenses import Defense
 from keyhole.federation import PARTITIONS, Federation, LocalTraining
 from keyhole.seeds import generator
 from keyhole_studies.csvar.networks import build_network
+from keyhole_studies.csvar.overfitting import measure_overfitting
 from keyhole_studies.fedsgd import FedSgd
 from keyhole_studies.resident_data import load_resident_data, measure_accuracy
 from keyhole_studies.training import compute_rate
@@ -36,12 +37,14 @@ class FedSgdSettings:
         batch_size: Images in a client's batch.
         lr: The highest learning rate.
         augment: Clients flip and shift their images.
+        at: Rounds after which it is measured how far the network overfits, beside the last.
     """
 
     rounds: int
     batch_size: int
     lr: float
     augment: bool = False
+    at: tuple[int, ...] = ()
 
     def rate(self, number: int) -> float:
         """The server's learning rate in round ``number``, from 1."""
@@ -105,10 +108,13 @@ def train_clients(
         seed=seed,
         half=device.type == "cuda",
     )
-    began = time.perf_counter()
-    for _ in server.run_rounds(settings.rounds):
-        pass
-    seconds = time.perf_counter() - began
+    seconds, overfitting = 0.0, []
+    for last in sorted({*settings.at, settings.rounds}):
+        began = time.perf_counter()
+        for _ in server.run_rounds(last):
+            pass
+        seconds += time.perf_counter() - began
+        overfitting.append({"round": last, **measure_overfitting(model, resident)})
     tested = (resident.test, resident.test_indices)
     defended = None
     if defense.name != "none":
@@ -123,5 +129,6 @@ def train_clients(
         "accuracy": measure_accuracy(model, *tested),
         "accuracy_on_defended": defended,
         "train_accuracy": measure_accuracy(model, data, resident.train_indices[:MOST_TRAINED]),
+        "overfitting": overfitting,
         "parameters": sum(p.numel() for p in model.parameters()),
     }

@@ -3,9 +3,9 @@
     {% set found = result("mjp/privacy-deit-g10") %}
     | `patch-lstsq` | {{ row(found, "patch-lstsq").ssim | score }} |
 
-``result`` reads a file of the folder of results, which ``has`` looks for, and ``row`` one attack of
-an audit. A file, an attack
-or a value that is not there is an error: nothing is left empty.
+``result`` reads a file of the folder of results, which ``has`` looks for; ``row`` reads one attack
+of an audit, ``finding`` one finding of ``--json``, and ``cells`` counts a study's cells. A file, an
+attack or a value that is not there is an error: nothing is left empty.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from jinja2 import FileSystemLoader, StrictUndefined, TemplateError, TemplateNot
 from jinja2.sandbox import SandboxedEnvironment
 
 from keyhole.errors import BadValue, one_line
+from keyhole_studies import load_study
 from keyhole_studies.audits import find_row
 from keyhole_studies.result_files import read_result
+from keyhole_studies.summary import count_cells, read_cells
 
 SUFFIX = ".md.j2"
 
@@ -51,6 +53,7 @@ class Templates:
             has=lambda name: read_result(results, name) is not None,
             row=summarise_row,
             finding=lambda name, key: find_finding(read(name), key),
+            cells=lambda study: count_cells(read_cells(load_study(study), results / study)),
         )
 
     def names(self) -> list[str]:

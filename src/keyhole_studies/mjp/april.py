@@ -43,6 +43,8 @@ DEIT_S = "timm:deit_small_patch16_224"
 SETTINGS = ("a", "b", "c", "d")
 SCORES = ("mse", "fft2d", "psnr", "ssim", "lpips")
 """The columns of the table."""
+SAME = {"ViT-S": "DeiT-S"}
+"""Networks of the paper that are others here: by random weights one architecture is one network."""
 
 
 @dataclass(frozen=True)
@@ -92,10 +94,15 @@ class AprilExperiment(Experiment):
         """PSNR and SSIM of Table 5, where its networks are under attack."""
         for row, values in study.published["table-5"].items():
             setting, _, network = row.partition(" ")
-            found = known["rows"].get(network, {}).get(setting)
+            found = known["rows"].get(SAME.get(network, network), {}).get(setting)
             if found is not None:
                 yield Comparison(row, "psnr", found["psnr"], values[SCORES.index("psnr")])
                 yield Comparison(row, "ssim", found["ssim"], values[SCORES.index("ssim")])
+
+    def tell(self, known: dict[str, Any]) -> str:
+        """PSNR of the shuffled image's reconstruction."""
+        each = {name: row["b"]["psnr"] for name, row in known["rows"].items()}
+        return ", ".join(f"b {name} {psnr:.1f} dB" for name, psnr in each.items())
 
     def load_networks(self, study: Study, runs: Path) -> Iterator[tuple[str, nn.Module]]:
         """The networks under attack, by name."""

@@ -103,6 +103,14 @@ class TrainingExperiment(Experiment):
             yield Comparison("top-1", "points", 100 * found["accuracy"], accuracy)
             yield Comparison("consistency", "points", 100 * found["consistency"], consistency)
 
+    def count_measured(self, known: dict[str, Any]) -> str:
+        return f"{known.get('test_images', 10_000):,} test images"
+
+    def tell(self, known: dict[str, Any]) -> str:
+        found = known["evaluation"]
+        steady = f"consistency {100 * found['consistency']:.1f} %"
+        return f"top-1 {100 * found['accuracy']:.1f} %, {steady}"
+
     def train(self, study: Study, context: StudyContext) -> tuple[nn.Module, dict[str, Any]]:
         """Trains the network and writes its weights; returns it, and how the training went."""
         device, seed = find_device(context.device), self.choose_seed(study)

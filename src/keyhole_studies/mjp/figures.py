@@ -1,17 +1,21 @@
-"""Figures 2, 3, 6 and 7 from the results."""
+"""Figures 2, 3, 4, 6 and 7 from the results."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from keyhole.atomic import write_bytes
 from keyhole.update import read_safetensors
 from keyhole_studies.base import Study
 from keyhole_studies.drawing import save_png
 from keyhole_studies.mjp.vit_pictures import draw_positions, draw_variances
-from keyhole_studies.result_files import read_results
+from keyhole_studies.result_files import read_result, read_results
 
+ATTENTION = "attention"
+"""The experiment whose result holds Figure 4."""
 POSITIONS = "positions.safetensors"
 """The position embeddings of some trained networks, beside the results."""
 
@@ -26,6 +30,10 @@ def draw_figures(study: Study, results: Path, folder: Path) -> list[Path]:
             draw_curves(found, points_by_gamma, "gamma at inference", folder / "figure-2.png")
         )
         paths.append(draw_curves(found, points_by_epoch, "epoch", folder / "figure-6.png"))
+    attention = read_result(results, ATTENTION)
+    if attention is not None:
+        write_bytes(folder / "figure-4.png", base64.b64decode(attention["drawn"]))
+        paths.append(folder / "figure-4.png")
     if (results / POSITIONS).is_file():
         tensors = read_safetensors(results / POSITIONS)[0]
         tables = {labels.get(name, name): table for name, table in tensors.items()}

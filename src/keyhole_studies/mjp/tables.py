@@ -8,7 +8,7 @@ from typing import Any
 from keyhole.defenses import Mjp
 from keyhole_studies.audits import attack_of_row
 from keyhole_studies.base import Study
-from keyhole_studies.mjp.april import SCORES, SETTINGS, AprilExperiment
+from keyhole_studies.mjp.april import GAMMA, SCORES, SETTINGS, AprilExperiment
 from keyhole_studies.mjp.evaluation import GAMMAS
 from keyhole_studies.mjp.experiments import PrivacyExperiment, TrainingExperiment
 from keyhole_studies.result_files import Results
@@ -105,24 +105,45 @@ def format_robustness(study: Study, found: Results) -> Iterator[str]:
 
 
 def format_april(study: Study, found: Results) -> Iterator[str]:
-    """Table 5, ours and the paper's."""
-    head = ("setting", *map(str.upper, SCORES))
+    """Table 5, ours and the paper's; accuracies are those of the trained networks' experiments."""
+    head = ("setting", *map(str.upper, SCORES), "TOP-1 %")
     for experiment in study.experiments:
         if not isinstance(experiment, AprilExperiment) or experiment.name not in found:
             continue
         result = found[experiment.name]
         rows = [
-            [f"{setting} {name}", *(format_score(each[setting][k], k) for k in SCORES)]
+            [
+                f"{setting} {name}",
+                *(format_score(each[setting][k], k) for k in SCORES),
+                find_accuracy(found.get(name), setting),
+            ]
             for setting in SETTINGS
             for name, each in result["rows"].items()
         ]
         title = f"Table 5, APRIL as published, {experiment.label}, {result['images']} images"
         yield from format_table(title, head, rows)
     rows = [
-        [name, *(format_score(v, k) for v, k in zip(values, SCORES, strict=True))]
+        [
+            name,
+            *(format_score(v, k) for v, k in zip(values, SCORES, strict=True)),
+            *study.published["table-5-accuracy"][name],
+        ]
         for name, values in study.published["table-5"].items()
     ]
     yield from format_table("Table 5, the paper's", head, rows)
+
+
+def find_accuracy(trained: Mapping[str, Any] | None, setting: str) -> float | None:
+    """A network's accuracy on what a setting shows it, in percent; None: it was not measured.
+
+    Args:
+        trained: The result of the experiment that trained the network.
+        setting: ``a`` to ``d``; in ``c`` it is told all positions, which is not measured.
+    """
+    if trained is None or setting == "c":
+        return None
+    by_gamma = trained["evaluation"]["accuracy_by_gamma"]
+    return float(100 * by_gamma["0.0" if setting == "a" else str(GAMMA)])
 
 
 def format_privacy(study: Study, found: Results) -> Iterator[str]:

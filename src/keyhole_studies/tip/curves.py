@@ -95,6 +95,13 @@ class CurveExperiment(Experiment):
                 accuracy = 100 * reached[int(number)]
                 yield Comparison(f"round {number}", "points", accuracy, 100 * paper)
 
+    def count_measured(self, known: dict[str, Any]) -> str:
+        return f"{self.settings.tested:,} test images"
+
+    def tell(self, known: dict[str, Any]) -> str:
+        last = known["points"][-1]
+        return f"round {last['round']}: accuracy {100 * last['accuracy']:.1f} %"
+
     def describe(self) -> dict[str, Any]:
         s = self.settings
         who = f"{s.sampled} of {s.clients} clients, {s.model}, {self.data}, {self.partition}"

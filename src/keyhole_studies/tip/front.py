@@ -66,6 +66,12 @@ class UtilityExperiment(Experiment):
             accuracy = 100 * known["accuracy"]
             yield Comparison("accuracy", "points", accuracy, self.paper["accuracy"])
 
+    def count_measured(self, known: dict[str, Any]) -> str:
+        return f"{self.settings.tested:,} test images"
+
+    def tell(self, known: dict[str, Any]) -> str:
+        return f"accuracy {100 * known['accuracy']:.1f} %"
+
     def describe(self) -> dict[str, Any]:
         return {"does": f"trains {self.settings.rounds} rounds on {self.data} under {self.defense}"}
 

@@ -222,6 +222,15 @@ class HeatMapExperiment(Experiment):
             yield Comparison(defense, "psnr", found["psnr"], paper["psnr"])
             yield Comparison(defense, "ssim", found["ssim"], paper["ssim"])
 
+    def count_measured(self, known: dict[str, Any]) -> str:
+        return f"{known['clients'] * known['images']} overlays"
+
+    def tell(self, known: dict[str, Any]) -> str:
+        overlays = {
+            n: row["uploaded"]["overlay"] for n, row in known["rows"].items() if n != "none"
+        }
+        return ", ".join(f"{name} {found['psnr']:.1f} dB" for name, found in overlays.items())
+
     def describe(self) -> dict[str, Any]:
         what = f"heat maps of {self.images} images by {self.clients} clients' {self.network}"
         return {"does": f"{what} on {self.data}, without a defense and under each"}

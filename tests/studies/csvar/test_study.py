@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from keyhole.data import load
 from keyhole.defenses import DEFENSES
@@ -18,8 +19,10 @@ from keyhole_studies import load_study, resident_data
 from keyhole_studies.audits import AuditExperiment
 from keyhole_studies.csvar.experiments import AccuracyExperiment, MembershipExperiment
 from keyhole_studies.csvar.networks import NETWORKS, build_network
+from keyhole_studies.csvar.overfitting import measure_overfitting
 from keyhole_studies.csvar.tables import format_tables
 from keyhole_studies.csvar.training import FedSgdSettings, train_clients
+from keyhole_studies.resident_data import ResidentData
 from keyhole_studies.result_files import SHIPPED, read_results
 
 STUDY = load_study("csvar")
@@ -114,7 +117,7 @@ def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
         "mnist",
         "shufflenet",
         DEFENSES.parse("csvar"),
-        FedSgdSettings(rounds=2, batch_size=10, lr=0.001),
+        FedSgdSettings(rounds=2, batch_size=10, lr=0.001, at=(1,)),
         seed=0,
         device=torch.device("cpu"),
         data_dir=None,
@@ -127,8 +130,40 @@ def test_ten_clients_train_a_cell(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     with torch.no_grad():
         right = (model.eval()(images).argmax(1) == labels).double().mean()
     assert facts["accuracy"] == pytest.approx(float(right))
+    assert [found["round"] for found in facts["overfitting"]] == [1, 2]
+    last = facts["overfitting"][-1]
+    assert last["members"] == last["others"] == facts["test_images"]
+    assert last["others_accuracy"] == facts["accuracy"]
+    assert last["gap"] == last["members_accuracy"] - last["others_accuracy"]
     assert (facts["test_images"] * facts["accuracy_on_defended"]) % 1 == pytest.approx(0, abs=1e-6)
     assert not any(p.isnan().any() for p in model.parameters())
+
+
+def test_a_network_that_knows_its_members_by_heart_gives_them_away() -> None:
+    class ByHeart(nn.Module):
+        """Sure of an image's class where its first pixel says that it is a member."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            known, label = x[:, 0, 0, 0] > 0.5, (10 * x[:, 0, 0, 1]).round().long()
+            return 9.0 * known[:, None] * nn.functional.one_hot(label, 10) + self.weight
+
+    labels = torch.arange(40) % 10
+    images = torch.zeros(40, 1, 2, 2)
+    images[:30, 0, 0, 0], images[:, 0, 0, 1] = 1.0, labels / 10
+    data = dataclasses.replace(
+        load("digits"), pixels=lambda i: 255 * images[list(i)], labels=labels
+    )
+    data = dataclasses.replace(data, mean=(0.0,), std=(1.0,), size=(2, 2))
+    model = ByHeart()
+    found = measure_overfitting(model, ResidentData(data, range(20), data, range(20, 40)))
+    assert (found["members"], found["others"], found["members_accuracy"]) == (20, 20, 1.0)
+    assert found["others_accuracy"] == pytest.approx(0.5 + 1 / 20)  # class 0 is the first guess
+    assert found["auc"] == pytest.approx(0.75)  # half of the others are known, too
+    assert model.training
 
 
 def test_ours_stand_before_the_papers(tmp_path: Path) -> None:

@@ -118,8 +118,13 @@ def test_every_round_is_reported(infiltrate: Callable[..., Infiltration]) -> Non
     assert [r.number for r in rounds] == [1, 2, 3]
     for r in rounds:
         assert r.samples.shape == (16, 1, 8, 8)
-        assert 0 <= r.confidence <= 1
         assert r.seconds > 0
+    shown = rounds[-1].samples
+    with torch.no_grad():
+        true_classes = game.adversary.compute_logits(shown)[:, :10]  # without the one for fakes
+    sure = true_classes.softmax(1)[:, TARGET]
+    assert rounds[-1].confidence == pytest.approx(float(sure.mean()), rel=1e-4)
+    assert sure.tolist() == sorted(sure.tolist(), reverse=True)
 
 
 def test_a_target_among_the_adversarys_images_can_be_taken_from_it(

@@ -106,7 +106,9 @@ def test_robustness_is_measured_where_it_is_asked_for(
     result = json.loads((tmp_path / "results" / "mjp" / "long-deit-J.json").read_text())
     tried = result["robustness"]
     assert len(tried["errors"]) >= 15
-    assert 0 <= tried["mce"] <= 1
+    wrong = [2 * share for severities in tried["errors"].values() for share in severities]
+    assert set(wrong) <= {0, 1, 2}, "of two corrupted images"
+    assert tried["mce"] == pytest.approx(sum(wrong) / 2 / len(wrong))
     assert tried["unseen_images"] == 4
     assert "Table 4's measures" in out
 

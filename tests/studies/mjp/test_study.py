@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from keyhole.defenses import DEFENSES, Mjp
+from keyhole.models import build
 from keyhole_studies import load_study
 from keyhole_studies.audits import AuditExperiment
 from keyhole_studies.mjp import april
@@ -68,7 +69,7 @@ def test_audits_say_the_gamma_of_their_defense() -> None:
 def test_rows_of_the_papers_tables_stand_beside_experiments() -> None:
     names = {experiment.name for experiment in STUDY.experiments}
     for table, rows in STUDY.published.items():
-        assert table == "table-5" or set(rows) <= names
+        assert table.startswith("table-5") or set(rows) <= names
         assert len({len(row) for row in rows.values()}) == 1
     for what in ("table-2", "positions", "figures"):
         assert set(STUDY.labels[what]) <= names
@@ -184,6 +185,32 @@ def test_table_5_compares_as_the_paper_does(scores: Any) -> None:
     assert np.isfinite(
         [v for each in scores.values() for s in each.values() for v in s.values()]
     ).all()
+
+
+def test_vit_s_and_deit_s_are_one_network_by_random_weights() -> None:
+    one, other = (
+        build(f"timm:{name}_small_patch16_224", classes=10, image_size=32, seed=0).state_dict()
+        for name in ("vit", "deit")
+    )
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_table_5_has_accuracies_and_vit_s_beside_deit_s() -> None:
+    text = "\n".join(format_tables(STUDY, RESULTS))
+    trained = json.loads((RESULTS / "deit-J.json").read_text())["evaluation"]["accuracy_by_gamma"]
+    ours = text.partition("APRIL as published, cifar10")[2]
+    for setting, gamma in (("a", "0.0"), ("b", "0.9")):
+        (line,) = [x for x in ours.splitlines() if x.split()[:2] == [setting, "deit-J"]]
+        assert line.split()[-1] == f"{100 * trained[gamma]:.1f}"
+    (paper,) = [line for line in text.splitlines() if line.split()[:2] == ["b", "ViT-S"]]
+    assert paper.split()[-1] == "18.7"
+    known = json.loads((RESULTS / "april-deit-s.json").read_text())
+    found = {
+        c.what: c for c in STUDY.find("april-deit-s").compare(STUDY, known) if c.scale == "psnr"
+    }
+    assert found["a ViT-S"].ours == found["a DeiT-S"].ours
+    assert found["a ViT-S"].paper != found["a DeiT-S"].paper
 
 
 def test_audits_of_the_study_name_attacks_that_exist() -> None:
