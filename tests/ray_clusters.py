@@ -38,6 +38,7 @@ class RayCluster:
             "PYTHONPATH": os.pathsep.join(search),
             "OMP_NUM_THREADS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
+            "RAY_worker_niceness": "0",  # Ray's own choice starves workers on a busy machine
             "RAY_health_check_failure_threshold": "3",
             "RAY_health_check_period_ms": "1000",
         }

@@ -68,6 +68,7 @@ def test_a_later_run_is_compared_with_a_baseline(keyhole: Keyhole) -> None:
         (("--fail-on", "worse-than:member"), "member is a membership run"),
         (("--junit", "x.xml"), "--junit writes what a gate decided: add --fail-on broken"),
         (("--fail-on", "broken", "--sarif", "member"), "member is a folder: name a file"),
+        (("--fail-on", "broken", "--junit", "member/plan.json/j.xml"), "takes no new files"),
     ],
 )
 def test_mistakes_are_one_line_before_anything_runs(

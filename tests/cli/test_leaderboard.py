@@ -55,12 +55,17 @@ def test_without_any_folder_the_shipped_measurements_make_the_page(keyhole: Keyh
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(("nowhere",), "nowhere does not exist"), (("--out", "file"), "file is a file")],
+    [
+        (("nowhere",), "nowhere does not exist"),
+        (("--out", "file"), "file is a file"),
+        (("bad.json",), "bad.json is no result of an audit: it has no schema_version"),
+    ],
 )
 def test_what_is_not_there_is_refused(
     keyhole: Keyhole, arguments: tuple[str, ...], words: str
 ) -> None:
     Path("file").write_text("")
+    Path("bad.json").write_text("{}")
     code, _, err = keyhole("leaderboard", *arguments)
     assert (code, err.count("\n")) == (2, 1)
     assert words in err

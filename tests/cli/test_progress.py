@@ -110,6 +110,16 @@ def test_a_log_gets_one_line_with_all_that_matters(bar):
     assert line.startswith("keyhole: ig(iterations=3000")
 
 
+def test_a_line_of_work_that_is_all_done_expects_no_more(clock):
+    bar = Bar(clock)
+    bar.begin(4)
+    bar.show("april")
+    assert format_line(bar).endswith("0 of 4 done; time left not known yet")
+    clock.now += 10
+    bar.advance(4)
+    assert format_line(bar).endswith("4 of 4 done; finishing up")
+
+
 def test_without_a_terminal_a_line_comes_at_regular_times(bar, monkeypatch, capsys):
     monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", 0.02)
     before = set(threading.enumerate())

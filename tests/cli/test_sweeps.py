@@ -127,7 +127,7 @@ def test_a_probe_measures_what_nothing_is_known_of(keyhole: Keyhole) -> None:
 
 def test_several_trainings_are_one_table_and_continue(keyhole: Keyhole) -> None:
     small = ("train", "--clients", "2", "--rounds", "1", "--images", "16", "--together", "no")
-    listed = (*small, "--defense", "gaussian(sigma=[1e-5,1e-1])", "--seeds", "0,1")
+    listed = (*small, "--defense", "none,gaussian(sigma=[1e-5])", "--seeds", "0,1")
     code, out, _ = keyhole(*listed, "--out", "runs/t")
     assert code == 0
     assert "gaussian(sigma=1e-05)" in out
@@ -163,7 +163,16 @@ def test_a_membership_run_in_pieces_is_that_of_one_go(keyhole: Keyhole) -> None:
         ((*SMALL, "--address", "auto"), "address: it is for Ray: add --on ray"),
         ((*SMALL, "--gpus-per-piece", "1"), "gpus-per-piece: it is for Ray"),
         ((*SMALL, "--on", "ray", "--workers", "2"), "workers: Ray decides"),
+        ((*SMALL, "--gpus-per-piece", "nan", "--on", "ray"), "write a share of one, such as 0.25"),
+        ((*SMALL, "--gpus-per-piece", "1.5", "--on", "ray"), "or a whole number, got 1.5"),
         ((*SMALL, "--shard", "17/16"), "shard: write 3/16"),
+        ((*SMALL, "--defense", "gaussian(sgma=[1,2])"), "defense gaussian 'sgma': did you mean"),
+        ((*SMALL, "--defense", "topk(k=[.1,2])"), "k"),
+        ((*SMALL, "--attack", "ig(itrations=[1,2])"), "attack ig 'itrations': did you mean"),
+        ((*SMALL, "--shard", "1/2", "--metric", "nowhere:X"), "nowhere"),
+        (("train", "--defense", "none,gaussian(sgma=1)"), "did you mean sigma"),
+        (("membership", "--defense", "none,gaussian(sgma=1)", "--workers", "1"), "mean sigma"),
+        (("train", "--on", "mars"), "on: choose local, ray or flower, got 'mars'"),
         ((*SMALL, "--seeds", "a"), "seeds: write them as 0,1,2"),
         ((*SMALL, "--seeds", "1", "--seed", "1"), "give --seed or --seeds"),
         ((*SMALL, "--defense", "gaussian(sigma=[])"), "empty list"),

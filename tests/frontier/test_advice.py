@@ -82,6 +82,7 @@ def test_measurements_of_the_very_regime_are_named_without_a_price(result: Audit
         "steps": regime.steps,
         "lr": None if regime.shares == "gradient" else 0.1,
         "repeats": regime.repeats,
+        "client_mode": regime.mode or None,
     }
     moved = [
         dataclasses.replace(f, model=regime.model, data=regime.data, recipe=recipe)
@@ -99,12 +100,12 @@ def test_measurements_of_the_very_regime_are_named_without_a_price(result: Audit
     assert found[shipped.label].held
     assert found[shipped.label].points is None
     assert any(line.startswith("Not measured in this regime: ") for line in advice.lines)
-    other = {**recipe, "batch_size": 999}
-    batch = [dataclasses.replace(f, recipe=other) for f in moved]
-    [elsewhere] = advise(
-        dataclasses.replace(result, findings=tuple(batch), verdicts=tuple(verdicts), store=None)
-    )
-    assert elsewhere.source == "nothing"
+    for change in ({"batch_size": 999}, {"warm_up": 5}, {"share": "head"}):
+        other = [dataclasses.replace(f, recipe={**recipe, **change}) for f in moved]
+        [elsewhere] = advise(
+            dataclasses.replace(result, findings=tuple(other), verdicts=tuple(verdicts), store=None)
+        )
+        assert elsewhere.source == "nothing"
 
 
 def test_a_frontier_in_the_run_folder_is_found_and_one_that_is_named_comes_first(

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from xml.etree import ElementTree
 
+import jsonschema
 import pytest
 
 from keyhole.auditing import AuditResult, Plan, Stage, run_plan
@@ -13,6 +14,7 @@ from keyhole.auditing.gate import Gate, judge_gate
 from keyhole.auditing.gate_conditions import read_conditions
 from keyhole.report.junit import write_junit
 from keyhole.report.sarif import RULES, render_sarif, spell_uri, write_sarif
+from sarif_schema import LOG
 
 Judged = tuple[Gate, AuditResult]
 
@@ -76,6 +78,51 @@ def test_sarif_has_a_result_for_each_failure(judged: Judged, tmp_path: Path) -> 
     assert len(set(prints)) == 4
     again = render_sarif(gate, result)["runs"][0]["results"]
     assert [found["partialFingerprints"]["keyhole/v1"] for found in again] == prints
+
+
+@pytest.mark.parametrize("conditions", [["read>0.5", "malicious:broken"], ["read>=1"], []])
+def test_the_log_is_valid_sarif(judged: Judged, conditions: list[str], tmp_path: Path) -> None:
+    _, result = judged
+    gate = judge_gate(result, read_conditions(conditions))
+    log = json.loads(write_sarif(gate, result, tmp_path / "log.sarif").read_text())
+    jsonschema.Draft202012Validator.check_schema(LOG)
+    jsonschema.validate(log, LOG)
+    for spoil in ("level", "ruleIdentifier"):
+        wrong = json.loads(json.dumps(log))
+        wrong["runs"][0]["results"] = [{"message": {"text": "a"}, spoil: "bad"}]
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, LOG)
+
+
+ATTRIBUTES = {
+    "testsuites": {"name", "time", "tests", "failures", "disabled", "errors"},
+    "testsuite": {
+        "name",
+        "tests",
+        "failures",
+        "errors",
+        "time",
+        "skipped",
+        "timestamp",
+        "hostname",
+    },
+    "testcase": {"name", "classname", "time", "assertions", "status"},
+    "failure": {"type", "message"},
+}
+"""What the schema that Jenkins publishes allows on each element."""
+INSIDE = {"testsuites": "testsuite", "testsuite": "testcase", "testcase": "failure"}
+
+
+def test_the_junit_file_has_only_what_its_readers_know(judged: Judged, tmp_path: Path) -> None:
+    root = ElementTree.parse(write_junit(*judged, tmp_path / "junit.xml")).getroot()
+    assert root.tag == "testsuites"
+    for element in root.iter():
+        assert set(element.keys()) <= ATTRIBUTES[element.tag]
+        assert {child.tag for child in element} <= {INSIDE.get(element.tag)}
+        if element.tag in ("testsuite", "testcase"):
+            assert element.get("name")
+        for count in {"tests", "failures", "errors", "skipped"} & set(element.keys()):
+            assert int(element.get(count, "")) >= 0
 
 
 def test_a_place_below_the_working_folder_is_relative(

@@ -191,6 +191,9 @@ main()
         f"{audit} --defense fog_parts:Fog(share=[0.1,0.9]) --seeds 0,1",
         "train --clients 2 --rounds 1 --images 16 --seeds 0,1 --out runs/t",
         "membership --model mlp --members 20 --epochs 1 --attack loss --out runs/m",
+        "frontier --model mlp --data digits --defenses none --attacks linear --clients 2 "
+        "--images 8 --rounds 1 --epochs 1 --victims 1 --out runs/f",
+        "study tip-theorem printed-far --results runs/r --runs runs/s",
     )
     for command in commands:
         driver = cluster.start_driver(code, str(tmp_path), command)
@@ -205,5 +208,6 @@ main()
         for run in (tmp_path / "runs" / "there", tmp_path / "here" / "run")
     ]
     assert found[0] == found[1]
-    assert len(list((tmp_path / "runs" / "pieces").glob("*/result.json"))) == 7
-    assert (tmp_path / "runs" / "m" / "result.json").is_file()
+    assert len(list((tmp_path / "runs" / "pieces").glob("*/result.json"))) == 9
+    for left in ("m/result.json", "f/frontier.json", "r/printed-far.json"):
+        assert (tmp_path / "runs" / left).is_file(), left

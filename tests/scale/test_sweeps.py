@@ -118,6 +118,12 @@ def test_shards_merge_to_the_whole(home: Path, tmp_path: Path) -> None:
     assert all("seen" in merged.store.pictures(key) for key in pictures)
     with pytest.raises(RunFolderError, match=r"shards 2/3 are not finished or not named"):
         merge_runs([shards[0], shards[2]], tmp_path / "other")
+    lost = next(shards[1].glob("findings/*.json"))
+    text = lost.read_text()
+    lost.unlink()
+    with pytest.raises(RunFolderError, match=rf"lacks 1 of the findings .* {lost.stem}"):
+        merge_runs(shards, tmp_path / "other")
+    lost.write_text(text)
     part = merge_runs([shards[0], shards[2]], tmp_path / "part", partial=True)
     assert 0 < len(part.findings) < len(whole.findings)
     run_sweep(expand_plan({"stage": [STAGE]}), out=tmp_path / "other", store=store)

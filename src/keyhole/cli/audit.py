@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from keyhole.auditing.plan import Plan, Stage, read_plan_values, read_tour_values
-from keyhole.auditing.sweep import Sweep, expand_plan
+from keyhole.auditing.sweep import Sweep, expand_plan, read_stages
 from keyhole.cli.early_checks import check_stage
 from keyhole.cli.frontier_option import keep_frontier, open_frontier
 from keyhole.cli.gate import FailOn, Junit, Sarif, exit_if_failed, read_gate
@@ -37,10 +37,9 @@ from keyhole.cli.shared import (
     read_seeds,
     read_victims_at_once,
 )
-from keyhole.errors import BadValue
 from keyhole.interrupts import INTERRUPTS
 from keyhole.scale.shard import read_shard
-from keyhole.spelling import shorten, split_names
+from keyhole.spelling import split_names
 
 OPTIONS = {"defenses": "defense", "attacks": "attack", "metrics": "metric", "nodes": "clients"}
 """Fields of a stage whose options have other names."""
@@ -162,13 +161,6 @@ def make_sweep(
         values = read_tour_values()
     if seeds is not None:
         values["seed"] = list(seeds)
-    if given and isinstance(values.get("stage"), list):
-        values["stage"] = [{**stage, **given} for stage in values["stage"] if is_table(stage)]
+    if given:
+        values["stage"] = [{**stage, **given} for stage in read_stages(values, where)]
     return expand_plan(values, where=where)
-
-
-def is_table(stage: object) -> bool:
-    """Whether a stage is a table of fields; raises where it is something else."""
-    if not isinstance(stage, dict):
-        raise BadValue(f"stage: write [[stage]] tables, got {shorten(stage)}")
-    return True

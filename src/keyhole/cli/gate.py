@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -80,12 +81,21 @@ def read_gate(
     for option, path in (("junit", junit), ("sarif", sarif)):
         if path is not None and not conditions:
             raise BadValue(f"--{option} writes what a gate decided: add --fail-on broken")
-        if path is not None and path.is_dir():
-            raise BadValue(f"--{option}: {path} is a folder: name a file")
+        if path is not None:
+            check_can_be_written(path, option)
     for condition in conditions:
         if condition.baseline is not None:
             check_baseline(condition.baseline, run)
     return GateRequest(conditions, junit, sarif)
+
+
+def check_can_be_written(path: Path, option: str) -> None:
+    """Refuses a file that cannot be written, before the audit whose result it would hold."""
+    if path.is_dir():
+        raise BadValue(f"--{option}: {path} is a folder: name a file")
+    nearest = next(parent for parent in path.absolute().parents if parent.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        raise BadValue(f"--{option}: {path} cannot be written: {nearest} takes no new files")
 
 
 def check_baseline(baseline: Path, run: Path) -> None:

@@ -30,7 +30,8 @@ def leaderboard(
     """Write one page that ranks defenses by the worst share of images read.
 
     Regimes (model, data, weights, batch, local steps) and servers are ranked apart. A result of
-    anybody counts if it is a valid JSON of an audit; any other is left out, with one line.
+    anybody counts if it is a valid JSON of an audit. A file that you name must be one; any other
+    in a folder is left out, with one line.
     """
     places = results or ([HERE] if HERE.is_dir() else [])
     if out.exists() and not out.is_dir():

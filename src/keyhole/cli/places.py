@@ -60,6 +60,11 @@ class PlaceRequest:
         for name, given in (("address", self.address), ("gpus-per-piece", self.gpus)):
             if given and self.on != RAY:
                 raise BadValue(f"{name}: it is for Ray: add --on ray")
+        if not (self.gpus == round(self.gpus, 4) <= 1 or self.gpus.is_integer()):
+            raise BadValue(
+                f"gpus-per-piece: write a share of one, such as 0.25, or a whole number, got "
+                f"{self.gpus:g}"
+            )
         if self.workers is not None and self.on == RAY:
             raise BadValue("workers: Ray decides how many there are: leave it out")
 

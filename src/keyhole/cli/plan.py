@@ -56,9 +56,11 @@ def plan(
     with INTERRUPTS.leaving_at_once():
         from keyhole.scale.audit_run import list_audit_pieces
         from keyhole.scale.forecast import find_unmeasured, forecast_pieces
+        from keyhole.scale.parts import check_stages
         from keyhole.scale.probe import Pace, measure_all
     store = request.open_store(out / "run")
     listed = list_audit_pieces(sweep)
+    check_stages([each.stage for each in listed])
     paces: dict[str, Pace] = {}
     if probe:
         with show_progress() as bar:

@@ -132,7 +132,11 @@ def format_line(bar: Bar) -> str:
     if bar.attack.total is not None:
         parts.append(f"iteration {bar.attack.done} of {bar.attack.total}")
     left = bar.seconds_left()
-    parts.append("time left not known yet" if left is None else f"{format_duration(left)} left")
+    if left is not None:
+        parts.append(f"{format_duration(left)} left")
+    else:
+        whole = bar.whole.total is not None and bar.whole.done >= bar.whole.total
+        parts.append("finishing up" if whole else "time left not known yet")
     return f"keyhole: {'; '.join(parts)}"
 
 

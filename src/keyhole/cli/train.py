@@ -13,6 +13,7 @@ import typer
 from keyhole.cli.early_checks import check_training
 from keyhole.cli.places import (
     LOCAL,
+    RAY,
     Address,
     CpusPerPiece,
     GpusPerPiece,
@@ -65,6 +66,8 @@ def train(
     plans = expand_training(given, read_seeds(None, seeds))
     for plan in plans:
         check_training(plan, data_dir)
+    if on not in (LOCAL, RAY, FLOWER):
+        raise BadValue(f"on: choose local, ray or flower, got {on!r}")
     in_flower = on == FLOWER
     place = PlaceRequest(
         LOCAL if in_flower else on,

@@ -18,6 +18,7 @@ from keyhole.models import build
 from keyhole.progress import Progress
 from keyhole.scale import FinishedPiece, Machine, PiecesFailed, PieceStore, run_pieces
 from keyhole.scale.outcome import Place
+from keyhole.scale.parts import check_parts
 
 
 def find_frontier(
@@ -47,6 +48,7 @@ def find_frontier(
     place = machine or Machine()
     ends = [text for each in plan.ranges for text in name_ends(each)]
     wanted = list(dict.fromkeys([*plan.settings, *ends]))
+    check_parts(defenses=wanted, attacks=plan.attacks, partitions=[plan.partition])
     fitting, unfit = split_by_fit(plan, wanted, place.data_dir)
 
     def measure(defenses: Sequence[str]) -> tuple[dict[str, SettingOutcome], dict[str, str]]:

@@ -20,6 +20,7 @@ from keyhole.errors import DoesNotFit, KeyholeError, RunFolderError
 from keyhole.progress import Progress
 from keyhole.scale.audit_pieces import build_audit_piece, split_stage
 from keyhole.scale.outcome import Place
+from keyhole.scale.parts import check_stages
 from keyhole.scale.piece import Machine, Piece
 from keyhole.scale.piece_store import PieceStore
 from keyhole.scale.run import FinishedPiece, run_pieces
@@ -99,6 +100,7 @@ def run_sweep(
         progress: Shows how much is done; None: nothing is shown.
     """
     pieces = list_audit_pieces(sweep)
+    check_stages([each.stage for each in pieces])
     if shard is not None:
         pieces = shard.choose(pieces)
     if not pieces:

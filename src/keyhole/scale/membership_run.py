@@ -13,6 +13,7 @@ from keyhole.lock import locked
 from keyhole.progress import Progress
 from keyhole.scale.membership_pieces import split_membership
 from keyhole.scale.outcome import Place
+from keyhole.scale.parts import check_parts
 from keyhole.scale.piece import Machine
 from keyhole.scale.piece_store import PieceStore
 from keyhole.scale.run import run_pieces
@@ -40,6 +41,7 @@ def run_membership(
         progress: Shows how much is done; None: nothing is shown.
     """
     pieces = split_membership(plan)
+    check_parts(defenses=(name for piece in pieces for name in piece.values["defenses"]))
     folder = MembershipStore(out, plan.to_json())
     folder.check(fresh=fresh)
     if fresh:

@@ -34,6 +34,8 @@ def merge_runs(
     whole = check_one_plan(plans)
     if not partial:
         check_all_there(plans)
+        for run in runs:
+            check_whole(Store.existing(run))
     results = [load_shard(run) for run in runs]
     findings: dict[str, Finding] = {}
     sources: dict[str, AuditResult] = {}
@@ -58,6 +60,16 @@ def merge_runs(
         raise
     finally:
         folder.release()
+
+
+def check_whole(shard: Store) -> None:
+    """Raises where a shard lacks findings that it had, as after a copy that was broken off."""
+    missing = [key for key in shard.order() if shard.finding(key) is None]
+    if missing:
+        raise RunFolderError(
+            f"{shard.root} lacks {len(missing)} of the findings that it names, such as "
+            f"{missing[0]}: copy the whole folder, or pass --partial"
+        )
 
 
 def load_shard(run: Path) -> AuditResult:

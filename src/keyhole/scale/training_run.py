@@ -12,6 +12,7 @@ from keyhole.atomic import write_json
 from keyhole.federation.plan import TrainingPlan
 from keyhole.progress import Progress
 from keyhole.scale.outcome import Place
+from keyhole.scale.parts import check_parts
 from keyhole.scale.piece import Machine
 from keyhole.scale.piece_store import PieceStore
 from keyhole.scale.run import FinishedPiece, run_pieces
@@ -66,6 +67,9 @@ def run_trainings(
         fresh: Trains again what has a result.
         progress: Shows how much is done; None: nothing is shown.
     """
+    check_parts(
+        defenses=(plan.defense for plan in plans), partitions=(plan.partition for plan in plans)
+    )
     pieces = [build_training_piece(plan) for plan in plans]
     if fresh:
         for piece in pieces:
