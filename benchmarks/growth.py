@@ -3,6 +3,7 @@
     python benchmarks/growth.py                       # small, on a CPU
     python benchmarks/growth.py --device cuda --victims 1,2,8,32,128,512 --sides 32,64,128,224 \\
         --batches 1,4,16,64 --clients 1,10,100,1000
+    python benchmarks/growth.py --read results/engine/growth_cpu.json --draw docs/img/growth.png
 
 Four things grow, each alone: the victims attacked at once, the side of their images, the images of
 a client's batch, and the clients of a round of training. ``exponent`` is the slope of the straight
@@ -16,9 +17,11 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -27,6 +30,7 @@ from contenders import make_runner
 from training import Case, make_federation
 
 from keyhole.attacks import ATTACKS, Matching
+from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.data import ImageSet
 from keyhole.defenses import NoDefense
 from keyhole.federation import train_client
@@ -103,15 +107,25 @@ def time_round(model: str, clients: int, device: str, turns: int) -> float:
 
 
 def time_work(work: Callable[[], object], device: str, turns: int) -> float:
-    """The median time of some work, after it was done once."""
+    """The median time of some work, after it was done once.
+
+    On a CPU it is processor time, which other processes change least.
+    """
+    clock = time.perf_counter if device == "cuda" else time.process_time
     seconds = []
     for _ in range(turns + 1):
-        began = time.perf_counter()
+        began = clock()
         work()
         if device == "cuda":
             torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clock() - began)
     return median(seconds[1:])
+
+
+def describe_machine(device: str) -> str:
+    """The machine in words."""
+    cores = len(os.sched_getaffinity(0))
+    return torch.cuda.get_device_name() if device == "cuda" else f"{cores} cores of a shared CPU"
 
 
 def describe_growth(sizes: Sequence[int], seconds: Sequence[float]) -> dict[str, Any]:
@@ -133,6 +147,36 @@ def describe_growth(sizes: Sequence[int], seconds: Sequence[float]) -> dict[str,
     }
 
 
+LABELS = {
+    "victims": "victims at once",
+    "side": "side of the images, px",
+    "batch": "images of a client's batch",
+    "clients": "clients of a round",
+}
+
+
+def draw_growth(found: Mapping[str, Any], file: Path) -> None:
+    """Draws the four kinds of growth on log-log axes, each beside the line that is linear."""
+    from keyhole_studies.drawing import COLOURS, GREY, save_png
+
+    def draw(figure: Any) -> None:
+        for place, (name, label) in enumerate(LABELS.items()):
+            axes, row = figure.add_subplot(1, 4, place + 1), found[name]
+            sizes, seconds = row["sizes"], row["seconds"]
+            power = 2 if name == "side" else 1
+            line = [seconds[-1] * (size / sizes[-1]) ** power for size in sizes]
+            linear = "as its pixels" if power == 2 else "linear"
+            axes.loglog(sizes, line, "--", color=GREY, label=linear)
+            axes.loglog(sizes, seconds, "o-", color=COLOURS[0], markersize=3, label="measured")
+            axes.set_xlabel(label)
+            axes.set_title(f"exponent {row['exponent']:g}, at the end {row['last']:g}")
+            if place == 0:
+                axes.set_ylabel("seconds")
+            axes.legend(frameon=False, fontsize=7)
+
+    save_png(draw, file, size=(10, 2.6))
+
+
 def parse_sizes(text: str) -> list[int]:
     """Sizes joined by commas: two at least."""
     return [int(part) for part in text.split(",")]
@@ -148,7 +192,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--batches", type=parse_sizes, default=[1, 4, 16])
     parser.add_argument("--clients", type=parse_sizes, default=[1, 10, 100])
     parser.add_argument("--turns", type=int, default=5, help="timed runs of each size")
+    parser.add_argument("--draw", type=Path, help="PNG file for the four plots")
+    parser.add_argument("--read", type=Path, help="draw this result instead of measuring")
+    parser.add_argument("--threads", type=int, help="threads of a CPU; without it, torch's own")
     chosen = parser.parse_args(argv)
+    if chosen.read:
+        draw_growth(json.loads(chosen.read.read_text(encoding="utf-8")), chosen.draw)
+        return
+    keep_memory()
+    if chosen.threads:
+        torch.set_num_threads(chosen.threads)
     model, device, turns = chosen.model, chosen.device, chosen.turns
     works: dict[str, tuple[list[int], Callable[[int], float]]] = {
         "victims": (chosen.victims, lambda n: time_attack(model, n, 32, 1, device, turns)),
@@ -156,10 +209,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         "batch": (chosen.batches, lambda n: time_attack(model, 4, 32, n, device, turns)),
         "clients": (chosen.clients, lambda n: time_round(model, n, device, turns)),
     }
-    found: dict[str, Any] = {"model": model, "device": device, "turns": turns}
+    found: dict[str, Any] = {
+        "command": " ".join(["python benchmarks/growth.py", *(argv or sys.argv[1:])]),
+        "model": model,
+        "device": device,
+        "machine": describe_machine(device),
+        "clock": "wall" if device == "cuda" else "processor time",
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "turns": turns,
+        "seed": 0,
+    }
     for name, (sizes, work) in works.items():
         print(f"growing {name} ...", file=sys.stderr, flush=True)
         found[name] = describe_growth(sizes, [work(size) for size in sizes])
+    if chosen.draw:
+        draw_growth(found, chosen.draw)
     if chosen.json:
         print(json.dumps(found, indent=2))
         return

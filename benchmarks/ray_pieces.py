@@ -11,6 +11,8 @@ less. ``driver_mb`` is the memory of this process after a tenth of them and afte
 grow with their number.
 ``two_over_one`` is how much faster two workers are than one on pieces that keep a core busy: both
 in one run, in turns, on a cluster of two cores, by letting a piece reserve both cores or one.
+``others_share`` is the part of the machine's processor time that other work took meanwhile: the
+ratio says something only where it is small.
 Starting Ray and its workers, which import torch, does not count. About two minutes on two quiet
 cores.
 """
@@ -92,6 +94,13 @@ def read_processor_seconds() -> float:
     return sum(seconds.get(number, 0.0) for number in found)
 
 
+def read_busy_seconds() -> float:
+    """Processor time of everything on this machine, since it started."""
+    words = Path("/proc/stat").read_text().splitlines()[0].split()
+    user, nice, system, _, _, interrupts, soft_interrupts = map(int, words[1:8])
+    return (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK")
+
+
 class MemoryMarks(NullProgress):
     """Notes the memory of the driver when a tenth of the pieces is done, and at the end."""
 
@@ -139,6 +148,7 @@ def measure_speedup(store: PieceStore, count: int, seconds: float, turns: int) -
     keep_busy({"number": 0, "rounds": 200_000}, Workspace(Path()))
     rounds = max(1, round(200_000 * seconds / (time.perf_counter() - began)))
     times: dict[str, list[float]] = {"one": [], "two": []}
+    whole, busy, own = time.perf_counter(), read_busy_seconds(), read_processor_seconds()
     for turn in range(turns):
         for who, machine, workers in (("one", WHOLE, 1), ("two", ONE, CORES)):
             label, clock = f"{who} {turn}", Clock(workers)
@@ -147,6 +157,8 @@ def measure_speedup(store: PieceStore, count: int, seconds: float, turns: int) -
             pieces = make_pieces("keep_busy", count, label, rounds=rounds)
             run_pieces([*first, *pieces], store, on=Ray(), machine=machine, progress=clock)
             times[who].append(time.perf_counter() - clock.began)
+    busy, own = read_busy_seconds() - busy, read_processor_seconds() - own
+    whole = (time.perf_counter() - whole) * (os.cpu_count() or 1)
     ratios = [one / two for one, two in zip(times["one"], times["two"], strict=True)]
     return {
         "busy_pieces": count,
@@ -155,6 +167,7 @@ def measure_speedup(store: PieceStore, count: int, seconds: float, turns: int) -
         "seconds_with_two": median(times["two"]),
         "two_over_one": median(ratios),
         "range_two_over_one": [min(ratios), max(ratios)],
+        "others_share": max(0.0, busy - own) / whole,
     }
 
 

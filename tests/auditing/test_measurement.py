@@ -117,11 +117,46 @@ def test_what_is_no_measurement_is_refused(spoil: dict[str, Any]) -> None:
         ({"weights": "a.safetensors"}, "given weights"),
         ({"weights": "a.safetensors", "checkpoint_epoch": 5}, "weights after 5 epochs"),
         ({"weights": None, "captured": "seen"}, "captured weights"),
+        ({"weights": None, "warm_up": 1}, "weights after 1 round"),
+        ({"weights": "a", "warm_up": 2}, "given weights and 2 rounds"),
     ],
 )
 def test_weights_belong_to_the_regime(recipe: dict[str, Any], weights: str) -> None:
     rest = {"image_size": [8, 8], "batch_size": 1, "steps": 1, "lr": None}
     assert read_regime("mlp", "digits", {**rest, **recipe}).weights == weights
+
+
+PLAIN = {"image_size": [8, 8], "weights": None, "batch_size": 4, "steps": 1, "lr": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "facts"),
+    [
+        ({"epochs": 2, "local_batch_size": 2}, "weights after 4 steps of 2 images"),
+        (
+            {"clients_did": "4 steps of adam, lr 0.1, betas (1, 2) (1 epoch in batches of 1)"},
+            "weights after 4 steps of 1 image by adam, betas (1, 2)",
+        ),
+        ({"optimiser": "adam"}, "weights after 1 step by adam"),
+        ({"share": "lora(r=8)"}, "weights after 1 step, only lora(r=8) is trained"),
+        ({"client_mode": "eval"}, "weights after 1 step, clients in mode eval"),
+        ({"warm_up": 3}, "weights after 3 rounds, 4 images an update, weights after 1 step"),
+        ({"repeats": 2, "moving": True}, "2 updates of the same images from moving weights"),
+    ],
+)
+def test_whatever_else_decides_how_much_leaks_is_another_regime(
+    recipe: dict[str, Any], facts: str
+) -> None:
+    plain, other = (read_regime("mlp", "digits", {**PLAIN, **more}) for more in ({}, recipe))
+    assert other.facts.endswith(facts)
+    assert len(merge_measurements([make(0, regime=plain), make(8, regime=other)])) == 2
+
+
+def test_what_is_spelled_out_and_usual_is_the_same_regime() -> None:
+    usual = {"share": "all", "client_mode": "train", "optimiser": "sgd", "local_batch_size": 4}
+    same = [read_regime("mlp", "digits", {**PLAIN, **more}) for more in ({}, usual)]
+    assert same[0] == same[1]
+    assert same[0].facts == "8x8 px, random weights, 4 images an update, weights after 1 step"
 
 
 def test_the_shipped_table_is_looked_up_by_the_whole_regime() -> None:

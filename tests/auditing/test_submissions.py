@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -53,13 +54,16 @@ def without(key: str) -> Callable[[dict[str, Any]], Any]:
         (lambda valid: {**valid, "findings": []}, "says of no image whether it was read"),
         (lambda valid: {**valid, "findings": [{}]}, "not as an audit writes it"),
         (lambda valid: {**valid, "date": "soon"}, "write it as 2026-01-31"),
+        (lambda valid: {**valid, "date": "2026-02-31"}, "write it as 2026-01-31"),
     ],
 )
 def test_what_is_not_valid_is_left_out_with_one_line(
     spoil: Callable[[dict[str, Any]], Any], why: str, valid: dict[str, Any], tmp_path: Path
 ) -> None:
-    write(tmp_path, "bad.json", spoil(valid))
+    bad = write(tmp_path, "bad.json", spoil(valid))
     write(tmp_path, "good.json", valid)
+    with pytest.raises(RunFolderError, match=re.escape(why)):
+        read_submissions([tmp_path, bad])
     found = read_submissions([tmp_path])
     assert len(found.measurements) == found.valid == 1
     [line] = found.left_out
@@ -84,6 +88,9 @@ def test_cells_of_studies_and_results_that_are_known_are_not_read_twice(
     write(tmp_path, "known.json", valid)
     found = read_submissions([tmp_path], known=["known.json"])
     assert (found.measurements, found.valid, found.left_out) == ((), 0, ())
+    assert read_submissions([tmp_path], known=["own.json"]).valid == 1
+    with pytest.raises(RunFolderError, match=r"cell\.json is no result of an audit"):
+        read_submissions([tmp_path / "cell.json"])
 
 
 def test_a_folder_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ attacks = ["linear"]
 """
 
 
+MANY = list(range(100))
+
+
 def plan_of(**stage: Any) -> dict[str, Any]:
     return {"stage": [stage]}
 
@@ -80,6 +83,10 @@ def test_means_and_metrics_stay_one_value() -> None:
         ({"batch_size": [1, "x"]}, "batch-size: input should be a valid integer"),
         ({"defenses": ["gaussian(sigma=[])"]}, "sigma of .* is an empty list"),
         ({"batch_size": list(range(1, 500)), "victims": list(range(1, 500))}, "more than 100,000"),
+        ({"batch_size": list(range(1, 999)), "defenses": ["none"] * 999}, "more than 100,000"),
+        ({"model": [f"m(a={MANY}, b={MANY}, c={MANY})"]}, "more than 100,000 combinations"),
+        ({"defenses": [" + ".join([f"half(a={MANY})"] * 8)]}, "more than 100,000 combinations"),
+        ({"attacks": []}, "attacks: an empty list"),
     ],
 )
 def test_what_cannot_be_listed_is_said(stage: dict[str, Any], words: str) -> None:
@@ -90,8 +97,16 @@ def test_what_cannot_be_listed_is_said(stage: dict[str, Any], words: str) -> Non
 def test_unknown_keys_are_still_named() -> None:
     with pytest.raises(Exception, match="did you mean defenses"):
         expand_plan(plan_of(defences=["none", "gaussian"]))
-    with pytest.raises(BadValue, match="stage"):
-        expand_plan({"stage": 3})
+    with pytest.raises(Exception, match="did you mean stage"):
+        expand_plan({"stages": []})
+
+
+@pytest.mark.parametrize("stages", [None, [], "x", 3, {}])
+def test_a_plan_without_stages_says_how_to_write_them(stages: Any) -> None:
+    with pytest.raises(BadValue, match=r"stage in a.toml: write one \[\[stage\]\] table or more"):
+        expand_plan({"stage": stages}, where=" in a.toml")
+    with pytest.raises(BadValue, match=r"write \[\[stage\]\] tables, got 'x'"):
+        expand_plan({"stage": ["x"]})
 
 
 def test_a_row_of_defenses_may_have_parameters_in_any_part() -> None:

@@ -6,6 +6,7 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ SMALLEST = {
     "incoming.py": "--fresh 1 --trained 1 --held-out 0 --architectures lenet",
     "ray_pieces.py": "--pieces 10 --busy 2 --seconds 0.05 --turns 1",
     "mjp.py": "--networks deit --batch 2 --turns 1 --steps 1",
+    "roofline.py": "--models lenet --victims 2 --steps 1",
     "spear.py": "--batches 2 --victims 1 --data digits",
     "tip.py": "--model lenet --images 2 --turns 1",
     "training.py": "--cases lenet:2x4 --images 10 --turns 1 --ways graph,loop,vmap --augment",
@@ -118,13 +120,26 @@ def test_csvar_unshuffle(capsys: Capture) -> None:
     assert rows["1 at 20 dB"]["SSIM"] < rows["16 at 30 dB"]["SSIM"]
 
 
-def test_growth() -> None:
-    found = run_alone("growth.py", SMALLEST["growth.py"])
+def test_growth(tmp_path: Path) -> None:
+    drawn = tmp_path / "growth.png"
+    found = run_alone("growth.py", f"{SMALLEST['growth.py']} --draw {drawn}")
+    assert drawn.read_bytes().startswith(b"\x89PNG")
     for name in ("victims", "side", "batch", "clients"):
         (small, large), (fast, slow) = found[name]["sizes"], found[name]["seconds"]
         slope = math.log(slow / fast) / math.log(large / small)
         assert found[name]["exponent"] == pytest.approx(slope, abs=0.01)
         assert found[name]["last"] == pytest.approx(slope, abs=0.01)
+
+
+def test_roofline() -> None:
+    found = run_alone("roofline.py", SMALLEST["roofline.py"])["models"]["lenet"]
+    rows = {row["kind"]: row for row in found["rows"]}
+    assert sum(row["share"] for row in rows.values()) == pytest.approx(1, abs=0.01)
+    assert rows["elementwise"]["megaflops"] == 0
+    # Three convolutions of 12 channels, a derivative by each later input, and both once more.
+    forward = 2 * 12 * 25 * (3 * 256 + 12 * 64 + 12 * 64) / 1e6
+    assert forward < rows["convolutions"]["megaflops"] < 5 * forward
+    assert rows["elementwise"]["megabytes"] > rows["folding"]["megabytes"] > 0
 
 
 def test_incoming(capsys: Capture) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from keyhole.auditing.gradient_search import GradientAttackResult
     from keyhole.auditing.incoming import IncomingCheck, check_incoming, incoming_mod
     from keyhole.auditing.json_schema import SCHEMA_VERSION, result_schema
+    from keyhole.auditing.labels import label_defense
     from keyhole.auditing.launch import audit, run_plan
     from keyhole.auditing.malicious_strategy import malicious
     from keyhole.auditing.measurement import (
@@ -74,6 +75,7 @@ __all__ = [
     "incoming_mod",
     "infer_captured_membership",
     "infer_membership",
+    "label_defense",
     "load_result",
     "malicious",
     "measure_findings",

@@ -13,8 +13,27 @@ STEP, STEPS, EPOCH = "step", "steps", "epoch"
 """One local step; several on the same images; a pass, or several, in smaller batches."""
 FRESH, TRAINED, ANY = "fresh", "trained", "any"
 """Random weights; weights that somebody trained; captured ones, of which nobody knows."""
-DID = re.compile(r"^(\d+) steps? of .*\((?:[\d.]+ epochs? in )?batches of (\d+)\)$")
-"""What captured clients did, in the words of ``captured_training.describe_training``."""
+DID = re.compile(
+    r"^(?P<steps>\d+) steps? of (?P<optimiser>.*) "
+    r"\((?:[\d.]+ epochs? in )?batches of (?P<batch>\d+)\)$"
+)
+"""What clients did, in the words of ``captured_training.describe_training``."""
+PLAIN = "sgd"
+
+
+@dataclass(frozen=True)
+class LocalWork:
+    """What a client did before it sent its update.
+
+    Args:
+        steps: Its steps.
+        batch: Images of one step.
+        optimiser: How it turned gradients into steps, without the learning rate.
+    """
+
+    steps: int
+    batch: int
+    optimiser: str = PLAIN
 
 
 @dataclass(frozen=True)
@@ -102,12 +121,31 @@ def read_local_training(recipe: Mapping[str, Any]) -> tuple[int, str]:
     >>> read_local_training({"batch_size": 8, "steps": 1, "clients_did": did})
     (2, 'epoch')
     """
-    images, steps = int(recipe["batch_size"]), int(recipe["steps"])
-    batch = int(recipe.get("local_batch_size") or images)
+    images, work = int(recipe["batch_size"]), read_local_work(recipe)
+    if work.steps == 1:
+        return work.batch, STEP
+    return (work.batch, EPOCH) if work.batch < images else (images, STEPS)
+
+
+def read_local_work(recipe: Mapping[str, Any]) -> LocalWork:
+    """Steps, images of a step, and optimiser of one client.
+
+    >>> read_local_work({"batch_size": 8, "steps": 1, "epochs": 2, "local_batch_size": 3})
+    LocalWork(steps=6, batch=3, optimiser='sgd')
+    >>> did = "4 steps of sgd, lr 0.01, momentum 0.9 (1 epoch in batches of 2)"
+    >>> read_local_work({"batch_size": 8, "steps": 1, "clients_did": did})
+    LocalWork(steps=4, batch=2, optimiser='sgd, momentum 0.9')
+    """
+    images = int(recipe["batch_size"])
     if found := DID.match(str(recipe.get("clients_did") or "")):
-        steps, batch = int(found[1]), int(found[2])
-    elif recipe.get("epochs"):
+        words = [each for each in found["optimiser"].split(", ") if not is_rate(each)]
+        return LocalWork(int(found["steps"]), min(int(found["batch"]), images), ", ".join(words))
+    steps, batch = int(recipe["steps"]), min(int(recipe.get("local_batch_size") or images), images)
+    if recipe.get("epochs"):
         steps = int(recipe["epochs"]) * -(-images // batch)
-    if steps == 1:
-        return min(batch, images), STEP
-    return (batch, EPOCH) if batch < images else (images, STEPS)
+    return LocalWork(steps, batch, str(recipe.get("optimiser") or PLAIN))
+
+
+def is_rate(words: str) -> bool:
+    """Whether a part of the words on an optimiser is its learning rate."""
+    return words.startswith("lr ") or words == "unknown lr"

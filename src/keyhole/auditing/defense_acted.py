@@ -7,8 +7,11 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from keyhole.auditing.trained_clients import TrainedClients
 from keyhole.data import ImageSet
 from keyhole.defenses import Acted, Defense, DefenseCheck, NoDefense, check_defense
+from keyhole.defenses.acted import DOORS
+from keyhole.defenses.base import uses_door
 from keyhole.defenses.traces import TraceCheck
 from keyhole.federation import LocalTraining, train_client
 from keyhole.seeds import generator
@@ -73,6 +76,7 @@ def check_simulated(
     training: LocalTraining,
     seed: int,
     path: Sequence[str | int],
+    trained: TrainedClients | None = None,
 ) -> DefenseCheck | None:
     """Checks one simulated client, who trains again without the defense to compare with.
 
@@ -85,18 +89,21 @@ def check_simulated(
         training: How it trains.
         seed: The seed of the audit.
         path: The name of the client's generator, so that all its other draws are the same.
+        trained: Clients of this model who trained already.
     """
-    if isinstance(defense, NoDefense):
+    if not any(uses_door(defense, door) for door in DOORS):
         return None
+    without = NoDefense()
     like = next(model.parameters())
     reference, _ = train_client(
         model,
         data.images(indices).to(like),
         data.labels[list(indices)].to(like.device),
         data=data,
-        defense=NoDefense(),
+        defense=without,
         generator=generator(seed, *path),
         training=training,
+        train_locally=None if trained is None else trained.choose(model, indices, without),
     )
     return check_defense(defense, update, model, reference=reference)
 

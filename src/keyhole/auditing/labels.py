@@ -20,6 +20,9 @@ MISSING = object()
 def label_defense(defense: Mapping[str, Any]) -> str:
     """A defense as a user would name it: its numbers, and what differs from the defaults.
 
+    Args:
+        defense: Its name and its parameters, as a result writes them.
+
     >>> label_defense({"name": "pruning", "parameters": {"ratio": 0.9, "scope": "tensor"}})
     'pruning(ratio=0.9)'
     >>> label_defense({"name": "not_here:Fog", "parameters": {"kind": "thick"}})

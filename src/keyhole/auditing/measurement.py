@@ -1,7 +1,8 @@
 """What results say of a defense in one regime: the worst share read, by whom, of how many images.
 
-A regime is what decides how much leaks besides the defense: model, data, weights, batch and local
-steps. Settings of different regimes, and of different servers, are never ranked together.
+A regime is what decides how much leaks besides the defense: model, data, weights, batch, local
+training and what is sent. Settings of different regimes, and of different servers, are never ranked
+together.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, ClassVar
 
 from pydantic import ConfigDict
 
+from keyhole.auditing.audit_regime import PLAIN, read_local_work
 from keyhole.auditing.finding import Finding
 from keyhole.auditing.finding_check import validate
 from keyhole.auditing.labels import label_defense
@@ -24,6 +26,8 @@ from keyhole.threat import Attacker
 
 RANDOM, GIVEN, CAPTURED = "random weights", "given weights", "captured weights"
 UNDEFENDED = "none"
+WHOLE, USUAL_MODE = "all", "train"
+"""What clients train, and in which mode, if a recipe does not say otherwise."""
 
 
 @dataclass(frozen=True, order=True)
@@ -35,12 +39,17 @@ class Regime:
         data: What reports call the images.
         image_size: Height and width in pixels.
         weights: ``random weights``, ``given weights``, ``captured weights``, or weights after so
-            many epochs.
+            many epochs or rounds.
         batch_size: Images behind one update that the server gets.
         clients: Clients behind it, as under secure aggregation.
         steps: Local steps.
         shares: ``gradient`` or ``weights``.
         repeats: Updates that each client sends for the same images.
+        moving: Whether each of these is from other weights than the one before.
+        step_images: Images of a local step; 0: all that the client has.
+        optimiser: How clients turn gradients into steps.
+        share: What clients train and send; empty: the whole model.
+        mode: ``eval`` or ``frozen-norm``, if clients do not train in the usual mode.
     """
 
     model: str
@@ -52,6 +61,11 @@ class Regime:
     steps: int
     shares: str
     repeats: int = 1
+    moving: bool = False
+    step_images: int = 0
+    optimiser: str = PLAIN
+    share: str = ""
+    mode: str = ""
 
     @property
     def facts(self) -> str:
@@ -61,13 +75,25 @@ class Regime:
         parts = [f"{size} px", self.weights, f"{images} an update"]
         if self.clients > 1:
             parts.append(f"secure sums of {self.clients} clients")
-        sent = "the gradient of one step"
-        if self.shares != "gradient":
-            sent = f"weights after {self.steps} step{'' if self.steps == 1 else 's'}"
-        parts.append(sent)
+        parts.append(self.sent)
         if self.repeats > 1:
-            parts.append(f"{self.repeats} updates of the same images")
+            how = " from moving weights" if self.moving else ""
+            parts.append(f"{self.repeats} updates of the same images{how}")
+        if self.share:
+            parts.append(f"only {self.share} is trained")
+        if self.mode:
+            parts.append(f"clients in mode {self.mode}")
         return ", ".join(parts)
+
+    @property
+    def sent(self) -> str:
+        """What a client computes and sends."""
+        if self.shares == "gradient":
+            return "the gradient of one step"
+        words = f"weights after {self.steps} step{'' if self.steps == 1 else 's'}"
+        if self.step_images:
+            words += f" of {self.step_images} image{'' if self.step_images == 1 else 's'}"
+        return words if self.optimiser == PLAIN else f"{words} by {self.optimiser}"
 
 
 @dataclass(frozen=True)
@@ -193,23 +219,46 @@ def read_regime(model: str, data: str, recipe: Mapping[str, Any]) -> Regime:
         data: The data's name.
         recipe: The finding's recipe.
     """
-    weights = GIVEN if recipe.get("weights") else RANDOM
-    if recipe.get("captured"):
-        weights = CAPTURED
-    elif recipe.get("checkpoint_epoch"):
-        weights = f"weights after {recipe['checkpoint_epoch']} epochs"
     height, width = recipe["image_size"]
+    clients, repeats = int(recipe.get("aggregate", 1)), int(recipe.get("repeats", 1))
+    images = int(recipe["batch_size"])
+    work = read_local_work({**recipe, "batch_size": images // clients})
+    share, mode = recipe.get("share"), recipe.get("client_mode")
     return Regime(
         model=model,
         data=data,
         image_size=(height, width),
-        weights=weights,
-        batch_size=int(recipe["batch_size"]),
-        clients=int(recipe.get("aggregate", 1)),
-        steps=int(recipe["steps"]),
+        weights=describe_weights(recipe),
+        batch_size=images,
+        clients=clients,
+        steps=work.steps,
         shares="gradient" if recipe["lr"] is None else "weights",
-        repeats=int(recipe.get("repeats", 1)),
+        repeats=repeats,
+        moving=bool(recipe.get("moving")) and repeats > 1,
+        step_images=work.batch if work.batch < images // clients else 0,
+        optimiser=work.optimiser,
+        share="" if share in (None, WHOLE) else str(share),
+        mode="" if mode in (None, USUAL_MODE) else str(mode),
     )
+
+
+def describe_weights(recipe: Mapping[str, Any]) -> str:
+    """Where a finding's weights came from.
+
+    >>> describe_weights({"weights": None, "warm_up": 3, "warm_up_defended": True})
+    'weights after 3 rounds under the defense'
+    """
+    if recipe.get("captured"):
+        return CAPTURED
+    if recipe.get("checkpoint_epoch"):
+        return f"weights after {recipe['checkpoint_epoch']} epochs"
+    start = GIVEN if recipe.get("weights") else RANDOM
+    rounds = int(recipe.get("warm_up") or 0)
+    if not rounds:
+        return start
+    under = " under the defense" if recipe.get("warm_up_defended") else ""
+    before = f"{start} and " if start == GIVEN else "weights after "
+    return f"{before}{rounds} round{'' if rounds == 1 else 's'}{under}"
 
 
 def merge_measurements(measurements: Iterable[Measurement]) -> list[Measurement]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from keyhole.auditing.attack_setting import AttackSetting
 from keyhole.auditing.defense_acted import check_simulated
 from keyhole.auditing.recording_defense import RecordingDefense
-from keyhole.defenses import DefenseCheck, Telemetry, check_defense
+from keyhole.defenses import DefenseCheck, NoDefense, Telemetry, check_defense
 from keyhole.defenses.base import Memory
 from keyhole.federation import train_client
 from keyhole.models.dropout_sites import MaskRecorder
@@ -145,6 +145,8 @@ def _train(
     draw = generator(resolved.seed, *path)
     like = next(model.parameters())
     memory: Memory = {}
+    shared = resolved.trained if is_training_shared(setting, model) else None
+    trained = None if shared is None else shared.choose(model, indices, setting.defense)
     recording = RecordingDefense(setting.defense)
     updates: list[Update] = []
     rounds: list[SeenRound] = []
@@ -160,6 +162,7 @@ def _train(
             training=resolved.training,
             mask_recorder=masks,
             memory=memory,
+            train_locally=trained if model is setting.model else None,
         )
         updates.append(update)
         if resolved.stage.moving:
@@ -174,10 +177,17 @@ def _train(
         training=resolved.training,
         seed=resolved.seed,
         path=path,
+        trained=shared,
     )
     seen, checks = tuple(recording.recorded), () if check is None else (check,)
     recorded = masks.masks_by_site()
     return _Sent(tuple(updates), recorded, seen, telemetry, checks, tuple(rounds[1:]))
+
+
+def is_training_shared(setting: AttackSetting, model: nn.Module) -> bool:
+    """Whether other clients of the stage, or a check, may train as those of this setting do."""
+    alone = isinstance(setting.defense, NoDefense) and len(setting.resolved.defenses) == 1
+    return model is setting.model and not alone
 
 
 def apply_update(model: nn.Module, update: Update) -> nn.Module:

@@ -15,6 +15,7 @@ from keyhole.auditing.client_normalisation import note_assumption
 from keyhole.auditing.plan import AUTO, Stage
 from keyhole.auditing.stage_attacks import choose_attacks, configure_attack, drop_duplicates
 from keyhole.auditing.step_orders import MAX_ORDERS, count_orders, note_orders
+from keyhole.auditing.trained_clients import TrainedClients
 from keyhole.auditing.warm_up import WarmedUp, warm_up
 from keyhole.data import ImageSet, load
 from keyhole.defenses import DEFENSES, Defense, NoDefense
@@ -81,6 +82,7 @@ class ResolvedStage:
         training_known: Whether captured clients trained exactly as attacks assume.
         altered_model: What the server of a captured folder changed in the model, in words; None:
             nothing.
+        trained: Clients whose training several defenses have in common.
     """
 
     stage: Stage
@@ -107,6 +109,7 @@ class ResolvedStage:
     clients_did: str = ""
     training_known: bool = True
     altered_model: str | None = None
+    trained: TrainedClients = field(default_factory=TrainedClients, compare=False)
 
     def prepare_model(self, defense: Defense) -> nn.Module:
         """The global model under a defense, with the weights it was trained with, if any."""

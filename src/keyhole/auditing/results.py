@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
 from collections.abc import Mapping
@@ -192,9 +193,22 @@ def read_skipped_and_notes(
 def read_date(values: Mapping[str, Any], source: str) -> str:
     """The day of a result in JSON; ``source`` says in an error where it came from."""
     date = values.get("date", "")
-    if date and not (isinstance(date, str) and DAY.fullmatch(date)):
+    if date and not (isinstance(date, str) and DAY.fullmatch(date) and is_day(date)):
         raise RunFolderError(f"{source} has the date {date!r}: write it as 2026-01-31")
     return str(date)
+
+
+def is_day(text: str) -> bool:
+    """Whether the calendar has this day.
+
+    >>> is_day("2026-01-31"), is_day("2026-02-31")
+    (True, False)
+    """
+    try:
+        datetime.date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
 
 
 def read_membership(values: Mapping[str, Any], source: str) -> CapturedMembership | None:

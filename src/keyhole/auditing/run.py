@@ -76,6 +76,8 @@ def run_settings(
             finished = read_finished(setting, context)
             if not finished:
                 if judge is None or judge.resolved is not setting.resolved:
+                    if judge is not None:
+                        judge.resolved.trained.clear()
                     judge = build_judge(setting.resolved, data_dir)
                 finished = run_setting(setting.with_server(), judge, context)
             findings += finished
@@ -151,10 +153,11 @@ def run_chunk(
     doing = "clients train" if setting.captured is None else "updates are read"
     context.progress.show(f"{doing} under {setting.defense.name}, {setting.resolved.stage.model}")
     clients: list[ObservedClient] = []
+    trained = setting.resolved.trained
     for victim in victims:
-        started = time.perf_counter()
+        started = time.perf_counter() + trained.spared_seconds
         clients.append(observe_client(setting, victim))
-        totals.client_seconds += time.perf_counter() - started
+        totals.client_seconds += time.perf_counter() + trained.spared_seconds - started
         context.progress.advance(1)
     totals.telemetry = [c.telemetry for c in clients if c.telemetry is not None]
     totals.checks = [check for client in clients for check in client.checks]

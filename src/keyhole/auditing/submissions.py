@@ -33,25 +33,33 @@ class Submissions:
 
 
 def read_submissions(places: Iterable[Path], *, known: Iterable[str] = ()) -> Submissions:
-    """Reads every JSON file in some folders.
+    """Reads every JSON file in some folders, and single files.
 
     Args:
         places: Folders, or single files.
         known: Results whose measurements are there already, by the ends of their paths.
+
+    Raises:
+        RunFolderError: A single file is not valid; in a folder, such a file is left out.
     """
     measured: list[Measurement] = []
     left_out: list[str] = []
-    valid, covered = 0, tuple(known)
-    for path in find_files(places):
-        if path.as_posix().endswith(covered):
+    wanted = list(places)
+    named = {place for place in wanted if not place.is_dir()}
+    valid, covered = 0, tuple(f"/{each}" for each in known)
+    for path in find_files(wanted):
+        if f"/{path.as_posix()}".endswith(covered):
             continue
         try:
             found = read_json(path)
-            if isinstance(found, dict) and CELL_KEY in found:
+            if isinstance(found, dict) and CELL_KEY in found and path not in named:
                 continue
             measured += read_submission(found, path)
         except KeyholeError as error:
-            left_out.append(describe_refusal(path, error))
+            line = describe_refusal(path, error)
+            if path in named:
+                raise RunFolderError(line) from None
+            left_out.append(line)
         else:
             valid += 1
     return Submissions(tuple(measured), valid, tuple(left_out))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from keyhole.spelling import (
     spell,
     split_names,
     split_outside_brackets,
+    unknown_name,
 )
 
 NAMES = ("defenses", "attacks")
@@ -31,7 +33,7 @@ VECTORS = ("metrics", "mean", "std")
 """Fields of a stage whose lists are one value."""
 SEED = "seed"
 MOST = 100_000
-"""Stages of a plan, and its seeds, at most."""
+"""Settings of a plan, at most: each defense before each attack, in each stage, with each seed."""
 
 
 @dataclass(frozen=True)
@@ -87,17 +89,18 @@ def expand_plan(values: Mapping[str, Any], *, where: str = "") -> Sweep:
         values: The fields of a plan by name; its stages are mappings.
         where: Where they were written, for errors: `` in plan.toml``.
     """
+    stages = read_stages(values, where)
     listed = values.get(SEED, 0)
     seeds = check_list(listed, SEED, where) if isinstance(listed, list | tuple) else [listed]
-    stages = values.get("stage")
     swept: list[str] = [SEED] if len(seeds) > 1 else []
-    expanded: Any = stages
-    if isinstance(stages, list | tuple) and all(isinstance(each, Mapping) for each in stages):
-        expanded = []
-        for stage in stages:
-            expanded += expand_stage(stage, swept, where)
-            if len(expanded) * len(seeds) > MOST:
-                raise BadValue(f"stage{where}: more than {MOST:,} settings: list fewer values")
+    expanded: list[dict[str, Any]] = []
+    settings = 0
+    for stage in stages:
+        choices = list_choices(stage, swept, where)
+        settings += len(seeds) * count_settings(choices)
+        if settings > MOST:
+            raise BadValue(f"stage{where}: more than {MOST:,} settings: list fewer values")
+        expanded += combine_choices(choices)
     plans = [
         make_plan({**values, SEED: seed, "stage": expanded}, where=where)
         for seed in dict.fromkeys(seeds)
@@ -105,11 +108,26 @@ def expand_plan(values: Mapping[str, Any], *, where: str = "") -> Sweep:
     return Sweep(tuple(plans), tuple(dict.fromkeys(swept)))
 
 
-def expand_stage(stage: Mapping[str, Any], swept: list[str], where: str) -> list[dict[str, Any]]:
-    """One stage for each combination of the listed values; notes the parameters in ``swept``."""
+def read_stages(values: Mapping[str, Any], where: str) -> Sequence[Mapping[str, Any]]:
+    """The tables of a plan's stages; raises where there are none, or something else."""
+    for name in values:
+        if name not in Plan.model_fields:
+            raise unknown_name(f"key{where}", name, Plan.model_fields)
+    stages: Any = values.get("stage")
+    if not isinstance(stages, list | tuple) or not stages:
+        raise BadValue(f"stage{where}: write one [[stage]] table or more")
+    for each in stages:
+        if not isinstance(each, Mapping):
+            raise BadValue(f"stage{where}: write [[stage]] tables, got {shorten(each)}")
+    return list(stages)
+
+
+def list_choices(stage: Mapping[str, Any], swept: list[str], where: str) -> dict[str, list[Any]]:
+    """The values of each field of a stage; notes those of which there are several in ``swept``."""
     choices: dict[str, list[Any]] = {}
     for name, value in stage.items():
         if name in NAMES:
+            check_not_empty(value, name, where)
             choices[name] = [expand_names(value, swept)]
         elif name in VECTORS or name not in Stage.model_fields:
             choices[name] = [value]
@@ -120,6 +138,18 @@ def expand_stage(stage: Mapping[str, Any], swept: list[str], where: str) -> list
             if isinstance(value, list) and len(value) > 1:
                 swept.append(name)
             choices[name] = found
+    return choices
+
+
+def count_settings(choices: Mapping[str, Sequence[Any]]) -> int:
+    """How many settings a stage has, before they are built: a list may be far too long."""
+    names = [choices[name][0] for name in NAMES if name in choices]
+    listed = [len(each) for each in names if isinstance(each, tuple)]
+    return math.prod([*map(len, choices.values()), *listed])
+
+
+def combine_choices(choices: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """One stage for each combination of the listed values."""
     return [
         dict(zip(choices, chosen, strict=True)) for chosen in itertools.product(*choices.values())
     ]
@@ -162,8 +192,13 @@ def spell_table(value: Any) -> Any:
 
 def check_list(values: Sequence[Any], name: str, where: str) -> list[Any]:
     """A list's values, each once; raises where it is empty."""
-    if not values:
-        raise BadValue(f"{name.replace('_', '-')}{where}: an empty list: write one value or more")
+    check_not_empty(values, name, where)
     if any(isinstance(value, list | dict) for value in values):
         raise BadValue(f"{name.replace('_', '-')}{where}: a list in a list, {shorten(values)}")
     return list(dict.fromkeys(values))
+
+
+def check_not_empty(values: Any, name: str, where: str) -> None:
+    """Raises where a list is empty."""
+    if isinstance(values, list | tuple) and not values:
+        raise BadValue(f"{name.replace('_', '-')}{where}: an empty list: write one value or more")
