@@ -69,17 +69,17 @@ $(VENV)/bin/python:
 	$(BIN)/python -m pip install --quiet --upgrade pip
 
 $(VENV)/.ready: pyproject.toml | $(VENV)/bin/python
-	@echo "Installing keyhole into $(VENV) (PyTorch is large: a minute or two) ..."
+	@echo "Installing keyhole into $(VENV) (PyTorch is large: some minutes, 6 GB) ..."
 	$(BIN)/python -m pip install --quiet --editable .
 	@touch $@
 
 $(VENV)/.ready-dev: pyproject.toml | $(VENV)/bin/python
-	@echo "Installing keyhole with its development tools into $(VENV) (a minute or two) ..."
+	@echo "Installing keyhole with its development tools into $(VENV) (some minutes) ..."
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@ $(VENV)/.ready
 
 $(VENV)/.ready-docs: pyproject.toml | $(VENV)/bin/python
-	@echo "Installing keyhole with what builds its site into $(VENV) (a minute or two) ..."
+	@echo "Installing keyhole with what builds its site into $(VENV) (some minutes) ..."
 	$(BIN)/python -m pip install --quiet --editable '.[docs]'
 	@touch $@ $(VENV)/.ready
 

@@ -44,6 +44,8 @@ napoleon_use_ivar = True
 
 html_theme = "furo"
 html_copy_source = False
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_title = f"Keyhole {__version__}"
 
 LINK = re.compile(r"(?<!!)\[([^\]]+)\]\((?!https?:)([^)#\s]+)(#[^)\s]*)?\)")
@@ -100,8 +102,25 @@ def write_tables(app: Sphinx) -> None:
     write_reference.main([str(DOCS / "_build" / "reference")])
 
 
+LACKING = {
+    '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
+    "<pre>": '<pre tabindex="0">',
+}
+"""What the theme leaves out: a heading's level, and a way for keyboards into code that scrolls."""
+
+
+def make_accessible(app: Sphinx, error: Exception | None) -> None:
+    """Adds to the built pages what they lack."""
+    for file in Path(app.outdir).rglob("*.html") if error is None else ():
+        text = file.read_text(encoding="utf-8")
+        for lacking, whole in LACKING.items():
+            text = text.replace(lacking, whole)
+        file.write_text(text, encoding="utf-8")
+
+
 def setup(app: Sphinx) -> None:
     """Adds what this site does besides."""
     app.connect("builder-inited", write_tables)
     app.connect("source-read", change_page)
     app.connect("include-read", change_included)
+    app.connect("build-finished", make_accessible)

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from browsers import find_violations
 from scripts import ROOT
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -119,6 +120,16 @@ def test_the_site_does_not_scroll_sideways_on_a_phone(page: Any, site: Path) -> 
     for name in (*names, "notebooks/own_gradient"):
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth") <= 420, name
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious_on_pages_for_newcomers(
+    page: Any, site: Path, scheme: str
+) -> None:
+    page.emulate_media(color_scheme=scheme)
+    for name in ("index", "start", "verdict", "howto/my_attack", "notebooks/own_gradient"):
+        page.goto((site / f"{name}.html").as_uri())
+        assert find_violations(page) == [], name
 
 
 def test_the_api_has_arguments_and_the_command_line_its_options(page: Any, site: Path) -> None:

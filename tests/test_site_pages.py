@@ -137,7 +137,7 @@ def test_links_of_inner_pages_lead_somewhere(page: str) -> None:
         ("[x](acted.md#y)", "[x](/acted.md#y)"),
         ("[the\nfile](../examples/ci/plan.toml)", "the\nfile (`examples/ci/plan.toml`)"),
         ("[x](../examples/flower/README.md)", "[x](/howto/my_flower_app.md)"),
-        ("![x](img/tour.jpg)", "![x](img/tour.jpg)"),
+        ("![x](img/tour.png)", "![x](img/tour.png)"),
         ("[x](no_such_page.md) [y](https://a.b)", "[x](no_such_page.md) [y](https://a.b)"),
     ],
 )

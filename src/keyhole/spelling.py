@@ -6,6 +6,7 @@ import ast
 import cmath
 import difflib
 import itertools
+import math
 import warnings
 from collections.abc import Iterable
 from typing import Any
@@ -28,6 +29,8 @@ LONGEST = 4000
 """Letters of a name with its parameters."""
 SHOWN = 120
 """Letters of it that an error repeats."""
+MOST_VALUES = 100_000
+"""Combinations of the values that a name lists."""
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UnknownName:
@@ -124,7 +127,9 @@ def expand_lists(text: str) -> list[str]:
     """
     parts = split_outside_brackets(text, "+")
     if len(parts) > 1:
-        found = [" + ".join(each) for each in itertools.product(*map(expand_lists, parts))]
+        listed = [expand_lists(part) for part in parts]
+        check_count(listed, text)
+        found = [" + ".join(each) for each in itertools.product(*listed)]
         return found if len(found) > 1 else [text.strip()]
     name, values = parse_call(text)
     for key, value in values.items():
@@ -133,10 +138,19 @@ def expand_lists(text: str) -> list[str]:
     if not any(isinstance(value, list) for value in values.values()):
         return [text.strip()]
     choices = [value if isinstance(value, list) else [value] for value in values.values()]
+    check_count(choices, text)
     return [
         spell(name, dict(zip(values, chosen, strict=True)), off=values)
         for chosen in itertools.product(*choices)
     ]
+
+
+def check_count(choices: Iterable[list[Any]], text: str) -> None:
+    """Raises where lists have too many combinations to write down."""
+    if math.prod(map(len, choices)) > MOST_VALUES:
+        raise BadValue(
+            f"{shorten(text)} lists more than {MOST_VALUES:,} combinations: list fewer values"
+        )
 
 
 _HOW = "write it as name(parameter=value, ...)"

@@ -197,7 +197,8 @@ def check_finite(tensors: Mapping[str, Tensor], whose: str, remedy: str) -> None
             raise BadUpdate(f"{whose} {kind_of(tensor)} in {shorten(name)}: use float32 or float16")
         if not (tensor.is_floating_point() or tensor.is_complex()):
             continue
-        if tensor.sum(dtype=torch.promote_types(tensor.dtype, torch.double)).isfinite():
+        wide = tensor if tensor.itemsize >= 4 else tensor.float()
+        if wide.sum().isfinite():
             continue  # NaN and infinity survive any sum, which is quicker to check
         count = int((~torch.isfinite(tensor)).sum())
         if count:

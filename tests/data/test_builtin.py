@@ -2,11 +2,13 @@ from __future__ import annotations
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
 from skimage.data import astronaut
+from sklearn.datasets import load_sample_image
 
-from keyhole.data import SOURCES, ImageSet, load
+from keyhole.data import SOURCES, ImageSet, builtin, load
 
 BUILT_IN = [name for name, source in SOURCES.items() if not source.where]
 
@@ -99,3 +101,7 @@ def test_a_photo_is_shown_whole_and_in_its_four_quarters() -> None:
     quarters = photos(256).pixels([10, 20, 30, 40])
     expected = [original[:, r : r + 256, c : c + 256] for r in (0, 256) for c in (0, 256)]
     assert all(torch.equal(q, e) for q, e in zip(quarters, expected, strict=True))
+
+
+def test_photos_of_scikit_learn_are_read_without_it() -> None:
+    assert np.array_equal(builtin.read_sample("china.jpg"), load_sample_image("china.jpg"))

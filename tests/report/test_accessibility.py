@@ -63,6 +63,7 @@ def render_membership(folder: Path) -> str:
 
 
 PAGES: dict[str, Callable[[Path], str]] = {
+    "audit": lambda folder: render(make_run(folder / "run", victims=4, side=8)),
     "sweep": render_sweep,
     "frontier": lambda folder: render_frontier(make_frontier()),
     "leaderboard": lambda folder: render_leaderboard(read_shipped()[:40]),

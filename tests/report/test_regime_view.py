@@ -39,7 +39,7 @@ def test_cells_show_shares_and_what_was_not_run_is_no_zero(
         for row in found["rows"]
     }
     assert shown["fresh", "1 step"] == ["100%", "25%"]
-    assert shown["70%", "1 epoch"] == ["0%", ""]
+    assert shown["trained to 70%", "1 epoch"] == ["0%", ""]
     assert shown["fresh", "5 steps"] == ["", ""]
     here = [cell["text"] for row in found["rows"] for cell in row["cells"] if cell["here"]]
     assert here == ["100%"]  # two images count as the next smaller batch

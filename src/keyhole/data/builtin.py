@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from keyhole.data.image_set import Array, ImageSet, Size, array_reader, resize
@@ -88,17 +91,25 @@ def photos(size: Size | None) -> ImageSet:
 def photo_loaders() -> dict[str, Callable[[], Array]]:
     """Returns a loader of each colour photo by name; photos are read on first use."""
     from skimage import data as skimage_data
-    from sklearn.datasets import load_sample_image
 
     return {
         "astronaut": skimage_data.astronaut,
         "cat": skimage_data.chelsea,
         "coffee": skimage_data.coffee,
-        "flower": lambda: load_sample_image("flower.jpg"),
+        "flower": lambda: read_sample("flower.jpg"),
         "motorcycle": lambda: skimage_data.stereo_motorcycle()[0],
-        "temple": lambda: load_sample_image("china.jpg"),
+        "temple": lambda: read_sample("china.jpg"),
         "rocket": skimage_data.rocket,
         "tissue": skimage_data.immunohistochemistry,
         "retina": skimage_data.retina,
         "galaxies": skimage_data.hubble_deep_field,
     }
+
+
+def read_sample(name: str) -> Array:
+    """Reads a photo of scikit-learn without importing it, which takes as long as all else here."""
+    package = find_spec("sklearn")
+    assert package is not None
+    assert package.origin is not None
+    with Image.open(Path(package.origin).parent / "datasets" / "images" / name) as photo:
+        return np.asarray(photo)

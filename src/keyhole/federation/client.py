@@ -31,6 +31,9 @@ StepGradient = Callable[[nn.Module, Tensor, Tensor], list[Tensor] | None]
 
 None means the plain gradient."""
 
+TrainLocally = Callable[..., Update]
+"""Computes a client's update before its defense changes it, as ``compute_local_update`` does."""
+
 
 @dataclass(frozen=True)
 class RoundClient:
@@ -93,6 +96,7 @@ def train_client(
     mask_recorder: MaskRecorder | None = None,
     memory: Memory | None = None,
     images_by_epoch: ImagesByEpoch | None = None,
+    train_locally: TrainLocally | None = None,
 ) -> tuple[Update, Telemetry]:
     """Trains one client under a defense; returns its update and what the defense reports.
 
@@ -108,6 +112,7 @@ def train_client(
         mask_recorder: Records the dropout masks that the client draws.
         memory: What the defense remembers from earlier rounds; it is updated in place.
         images_by_epoch: Returns other versions of the images for epochs after the first.
+        train_locally: Stands in the place of ``compute_local_update``, with its arguments.
     """
     check_weights(model.state_dict())
     training = training or LocalTraining()
@@ -122,7 +127,7 @@ def train_client(
 
     defended_images = defense.on_images(images, side)
     local = defense.on_model(model, side)
-    update = compute_local_update(
+    update = (train_locally or compute_local_update)(
         local,
         data.normalise(defended_images),
         labels,

@@ -29,7 +29,7 @@ from keyhole.settings import (
     Settings,
     make_settings,
 )
-from keyhole.spelling import expand_lists
+from keyhole.spelling import expand_lists, split_names
 
 if TYPE_CHECKING:
     from keyhole.federation.partition import Partition
@@ -151,19 +151,29 @@ class TrainingPlan(Settings):
 
 
 def expand_training(values: Mapping[str, Any], seeds: Sequence[int] | None) -> list[TrainingPlan]:
-    """One plan for each seed and each value that the defense or the model lists.
+    """One plan for each seed, each defense and each model, and each value that these list.
 
     Args:
-        values: The fields of a plan by name.
+        values: The fields of a plan by name; defenses and models with commas between them.
         seeds: The seeds; None: the plan's own.
+
+    >>> plans = expand_training({"defense": "none,topk(k=[.1,.01])"}, None)
+    >>> [plan.defense for plan in plans]
+    ['none', 'topk(k=0.1)', 'topk(k=0.01)']
     """
     default = TrainingPlan()
     choices = {
-        "defense": expand_lists(str(values.get("defense", default.defense))),
-        "model": expand_lists(str(values.get("model", default.model))),
+        "defense": expand_names(str(values.get("defense", default.defense)), "--defense"),
+        "model": expand_names(str(values.get("model", default.model)), "--model"),
         "seed": list(dict.fromkeys(seeds or [values.get("seed", default.seed)])),
     }
     return [
         make_settings(TrainingPlan, {**values, **dict(zip(choices, chosen, strict=True))})
         for chosen in itertools.product(*choices.values())
     ]
+
+
+def expand_names(text: str, option: str) -> list[str]:
+    """The names that an option lists, each once, with one value for each parameter."""
+    names = split_names(text, option=option)
+    return list(dict.fromkeys(each for name in names for each in expand_lists(name)))

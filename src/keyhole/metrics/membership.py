@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import rankdata
 
 from keyhole.metrics.statistics import LEVEL, RESAMPLES
 
@@ -91,6 +90,8 @@ def auc(members: ArrayLike, others: ArrayLike) -> float:
     >>> auc([3, 2], [2, 1])
     0.875
     """
+    from scipy.stats import rankdata  # scipy.stats takes long to import
+
     inside, outside = check_scores(members), check_scores(others)
     ranks = rankdata(np.concatenate([inside, outside]))[: len(inside)]
     wins = ranks.sum() - len(inside) * (len(inside) + 1) / 2  # exact; the curve's trapezoids round

@@ -40,7 +40,7 @@ def describe_map(place: Place) -> dict[str, Any]:
     found = {(each.weights, each.local, each.batch): each for each in place.drawn}
     rows = [
         {
-            "weights": start,
+            "weights": f"trained to {start}" if start.endswith("%") else start,
             "local": words,
             "cells": [
                 describe_cell(found.get((start, local, batch)), place.here) for batch in batches
@@ -52,7 +52,8 @@ def describe_map(place: Place) -> dict[str, Any]:
     caption = (
         f"{first.network}, {place.regime.server} server, no defense, images of {first.data}: the "
         f"share that the best of our attacks read ({SOURCE}). Outlined: this audit, "
-        f"{place.regime.words}. Hatched: not run."
+        f"{place.regime.words}. Weights trained to 70% classify that share of their training "
+        "images right. A dash: not run."
     )
     return {"caption": caption, "batches": batches, "rows": rows}
 

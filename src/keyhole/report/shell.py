@@ -8,6 +8,7 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
 
 STYLES = ("page.css", "parts.css", "print.css", "regimes.css")
 SCRIPTS = ("page.js", "tables.js", "glossary.js", "sliders.js")
@@ -22,10 +23,23 @@ def fill_template(name: str, **values: Any) -> str:
         lstrip_blocks=True,
         loader=FunctionLoader(read_asset),
     )
+    environment.filters["breakable"] = break_at_brackets
     style, script = ("".join(read_asset(each) for each in files) for files in (STYLES, SCRIPTS))
     return environment.get_template(name).render(
         style=style, script=script, policy=build_policy(style, script), **values
     )
+
+
+def break_at_brackets(text: str) -> Markup:
+    """Lets a browser break a part's name before its parameters, where there is little room.
+
+    Args:
+        text: The name, which is escaped.
+
+    >>> print(break_at_brackets("gaussian(sigma=0.1) <b>"))
+    gaussian(<wbr>sigma=0.1) &lt;b&gt;
+    """
+    return Markup("(<wbr>").join(text.split("("))
 
 
 def read_asset(name: str) -> str:

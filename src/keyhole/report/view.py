@@ -23,6 +23,7 @@ from keyhole.auditing.verdict import (
     Verdict,
 )
 from keyhole.metrics import METRICS, Metric, Summary
+from keyhole.metrics.proportion import proportion_interval
 from keyhole.report.words import count_noun
 
 
@@ -95,11 +96,19 @@ def format_value(metric: str, value: float) -> str:
 def format_interval(metric: Metric, summary: Summary) -> str:
     """Formats the mean's 95% interval; empty if all images agree.
 
+    Of a share of images it is the exact one, which says something where no image was read, too.
+
     >>> ssim, ends = METRICS["ssim"], ((0.1, 0.2), (-0.2, -0.1))
     >>> [format_interval(ssim, Summary(0, low, high, 0, ())) for low, high in ends]
     ['0.100–0.200', '-0.200 – -0.100']
+    >>> format_interval(METRICS["read"], Summary(0, 0, 0, 0, (0.0,) * 8))
+    '0%–37%'
     """
-    low, high = metric.format(summary.low), metric.format(summary.high)
+    images = summary.per_image
+    ends = (summary.low, summary.high)
+    if metric.percent and images and set(images) <= {0.0, 1.0}:
+        ends = proportion_interval(images.count(1.0), len(images))
+    low, high = map(metric.format, ends)
     dash = " – " if high.startswith("-") else "–"
     return "" if low == high else f"{low}{dash}{high}"
 
