@@ -9,7 +9,10 @@ from pathlib import Path
 import pytest
 
 Keyhole = Callable[..., tuple[int, str, str]]
-AUDIT = ("audit", "--model", "mlp", "--data", "digits", "--attack", "linear", "--victims", "1")
+AUDIT = (
+    *("audit", "--model", "mlp", "--data", "digits", "--attack", "linear", "--victims", "1"),
+    *("--steps", "1", "--lr", "0.1"),  # a regime of which nothing comes with Keyhole
+)
 
 
 @pytest.fixture

@@ -22,7 +22,12 @@ from keyhole.scale import open_store, run_sweep
 @pytest.fixture(scope="module")
 def result(tmp_path_factory: pytest.TempPathFactory) -> AuditResult:
     stage = Stage(
-        data="digits", defenses=("none", "gaussian(sigma=1e-6)"), attacks=("linear",), victims=1
+        data="digits",
+        defenses=("none", "gaussian(sigma=1e-6)"),
+        attacks=("linear",),
+        victims=1,
+        steps=1,
+        lr=0.1,  # a regime of which nothing comes with Keyhole
     )
     return run_plan(Plan(stage=(stage,)), out=tmp_path_factory.mktemp("run"))
 

@@ -9,7 +9,7 @@ import pytest
 
 from frontiers import make_outcome
 from keyhole.auditing import AuditResult
-from keyhole.errors import DoesNotFit
+from keyhole.errors import DoesNotFit, UnknownName
 from keyhole.frontier import FrontierPlan, FrontierResult, find_frontier, measuring
 from keyhole.frontier.pieces import build_setting_piece
 from keyhole.scale import open_store
@@ -119,9 +119,21 @@ def test_what_was_measured_is_found_again_by_any_frontier_that_contains_it(
     assert [each.label for each in found.settings] == ["none", "topk(k=0.5)"]
 
 
-def test_a_frontier_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
+def test_a_frontier_of_which_nothing_could_be_measured_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(plan: Any, defenses: Any, *_: Any, **__: Any) -> Any:
+        return {}, dict.fromkeys(defenses, "the disk is full")
+
+    monkeypatch.setattr("keyhole.frontier.run.measure_settings", fail)
+    plan = make_settings(FrontierPlan, {**SMALL, "defenses": "tip"})
+    with pytest.raises(DoesNotFit, match=r"no setting could be measured: .*the disk is full"):
+        find_frontier(plan, open_store(tmp_path))
+
+
+def test_an_attack_that_is_unknown_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     plan = make_settings(FrontierPlan, {**SMALL, "defenses": "tip", "attacks": "no-such:Attack"})
-    with pytest.raises(DoesNotFit, match="no setting could be measured"):
+    with pytest.raises(UnknownName, match="'no-such:Attack' is no attack"):
         find_frontier(plan, open_store(tmp_path))
 
 

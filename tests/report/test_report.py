@@ -147,7 +147,7 @@ def test_what_clients_did_is_told_beside_what_attacks_take_it_for(recipe, words)
 def untested(tmp_path_factory):
     """Labels alone on one network, and on another an attack that does not fit it."""
     stages = (
-        Stage(data="digits", attacks=("labels",), victims=1),
+        Stage(data="digits", attacks=("labels",), victims=1, steps=1, lr=0.1),
         Stage(model="lenet", data="digits", attacks=("linear",), victims=1),
     )
     return run_plan(Plan(stage=stages), out=tmp_path_factory.mktemp("untested"))

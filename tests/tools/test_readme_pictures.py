@@ -19,6 +19,11 @@ MOST_BYTES = 350_000
 PICTURES = re.findall(r"!\[(.+)\]\((docs/img/\w+\.png)\)", (ROOT / "README.md").read_text())
 
 
+def read_size(file: Path) -> tuple[int, int]:
+    with Image.open(file) as image:
+        return image.size
+
+
 @pytest.fixture(scope="module")
 def script() -> Any:
     return load_script("tools/readme_pictures.py")
@@ -29,7 +34,7 @@ def test_the_readme_has_a_picture_and_a_screenshot_each_with_words() -> None:
     for words, file in PICTURES:
         assert len(words) > 40
         assert (ROOT / file).stat().st_size < MOST_BYTES
-        assert Image.open(ROOT / file).width >= 1600  # sharp on a screen of twice the density
+        assert read_size(ROOT / file)[0] >= 1600  # sharp on a screen of twice the density
 
 
 def test_a_run_of_something_else_is_refused(script: Any, tmp_path: Path) -> None:
@@ -54,5 +59,6 @@ def test_the_pictures_are_drawn_from_a_run(script: Any, tmp_path: Path) -> None:
     assert '<span class="read">1 of 1 read</span>' in page
     assert '<span class="unread">0 of 1 read</span>' in page
     strip, report = script.draw(result, tmp_path)
-    assert Image.open(strip).width > Image.open(strip).height
-    assert Image.open(report).width == 1680
+    width, height = read_size(strip)
+    assert width > height
+    assert read_size(report)[0] == 1680

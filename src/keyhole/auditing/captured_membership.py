@@ -31,6 +31,8 @@ LEAST_CLIENTS = 3
 """Clients of a round that FedMIA needs: two others give a mean and a deviation."""
 MOST_IMAGES = 500
 """Images of a client, and others, that are asked about."""
+FEWEST_OTHERS, OTHERS_PER_MEMBER = 100, 10
+"""What an audit asks about beside the clients' images: more would narrow an AUC's interval little."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def infer_captured_membership(
     data_dir: str | None = None,
     device: torch.device | None = None,
     seed: int = 0,
+    most_others: int = MOST_IMAGES,
 ) -> CapturedMembership:
     """Asks of every captured client which images it trained on, from all rounds together.
 
@@ -71,6 +74,7 @@ def infer_captured_membership(
         data_dir: The folder of data sets that are not built in.
         device: Where gradients are computed; None: the CPU.
         seed: Seed of the choice of images that nobody has.
+        most_others: At most so many of them are asked about.
     """
     unknown = [name for name in attacks if name not in CAPTURED_ATTACKS]
     if unknown:
@@ -95,7 +99,7 @@ def infer_captured_membership(
             f"{captured} does not say which images any of its clients has: add truth.json, "
             'which holds {"clients": {ID: [INDEX, ...]}}'
         )
-    asked = Question.draw(images, owners, place, seed)
+    asked = Question.draw(images, owners, place, seed, most_others)
     if len(names) < LEAST_CLIENTS and "fedmia" in attacks:
         notes.append(f"fedmia needs {LEAST_CLIENTS} clients or more, and {len(names)} answered")
         attacks = [name for name in attacks if name != "fedmia"]
@@ -129,8 +133,9 @@ def ask_within_audit(
         return None, []
     bytes_sent = [(each.folder / GLOBAL) for each in capture.rounds]
     weights = sum(file.stat().st_size for file in bytes_sent if file.is_file()) / 4
-    images = 500 + sum(min(len(own), MOST_IMAGES) for own in owners.values())
-    if weights * images > MOST_WORK:
+    members = sum(min(len(own), MOST_IMAGES) for own in owners.values())
+    others = min(MOST_IMAGES, max(FEWEST_OTHERS, OTHERS_PER_MEMBER * members))
+    if weights * (members + others) > MOST_WORK:
         command = f"keyhole membership --captured {stage.captured} --model {stage.model}"
         return None, [f"who was in it takes long to tell: run {command} --data {stage.data}"]
     try:
@@ -142,6 +147,7 @@ def ask_within_audit(
             data_dir=data_dir,
             device=device,
             seed=seed,
+            most_others=others,
         )
     except KeyholeError as error:
         return None, [f"who was in it cannot be told: {error}"]
@@ -186,11 +192,13 @@ class Question:
     own: dict[str, tuple[int, ...]]
 
     @classmethod
-    def draw(cls, data: ImageSet, owners: Owners, device: torch.device, seed: int) -> Question:
-        """Draws at most as many others as 500; of each client's images, at most 500."""
+    def draw(
+        cls, data: ImageSet, owners: Owners, device: torch.device, seed: int, most: int
+    ) -> Question:
+        """Draws at most so many others as ``most``; of each client's images, at most 500."""
         taken = {i for indices in owners.values() for i in indices}
         order = torch.randperm(len(data), generator=generator(seed, "others")).tolist()
-        free = [i for i in order if i not in taken][:MOST_IMAGES]
+        free = [i for i in order if i not in taken][:most]
         if len(free) < 10:
             raise RunFolderError(
                 "clients have all images of the data set, or nearly: there is nobody to tell them "
