@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -21,6 +22,30 @@ MEGABYTES = 100
 TESTS = Path(__file__).resolve().parent
 
 
+class Process(NamedTuple):
+    """A number may be given out again, but not with the same start."""
+
+    number: int
+    start: int
+
+
+class Facts(NamedTuple):
+    parent: int
+    environment: bytes
+
+
+def list_processes() -> dict[Process, Facts]:
+    """The parent and the environment of each process of this machine that has not ended."""
+    found = {}
+    for folder in PROCESSES.glob("[0-9]*"):
+        with suppress(OSError):
+            state, parent, *others = (folder / "stat").read_text().rpartition(")")[2].split()
+            if state != "Z":
+                process = Process(int(folder.name), int(others[17]))
+                found[process] = Facts(int(parent), (folder / "environ").read_bytes())
+    return found
+
+
 class RayCluster:
     """Nodes whose processes are told from all others by a variable in their environment."""
 
@@ -29,6 +54,7 @@ class RayCluster:
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.drivers: list[subprocess.Popen[bytes]] = []
+        self.seen: dict[Process, str] = {}
 
     def environment(self, who: str) -> dict[str, str]:
         kept = {k: v for k, v in os.environ.items() if k != "COVERAGE_PROCESS_START"}
@@ -88,15 +114,25 @@ class RayCluster:
         )
 
     def processes(self, who: str = "") -> list[int]:
-        """All that were started for a node, whoever their parents are; the dead do not count."""
-        mark = f"{MARK}={self.home}/{who}".encode()
-        found = []
-        for folder in PROCESSES.glob("[0-9]*"):
-            with suppress(OSError):
-                words = (folder / "environ").read_bytes().split(b"\0")
-                if any(word == mark or (not who and word.startswith(mark)) for word in words):
-                    found.append(int(folder.name))
-        return found
+        """All that were started for a node, whoever their parents are now; the dead do not count.
+
+        Ray's agents and workers write their title over their environment, so they are told by
+        their parent, and remembered for the time when that has ended.
+        """
+        living = list_processes()
+        mark = f"{MARK}={self.home}/".encode()
+        for process, (_, environment) in living.items():
+            for word in environment.split(b"\0"):
+                if word.startswith(mark):
+                    self.seen[process] = word.removeprefix(mark).decode()
+        numbers = {process.number: process for process in living}
+        for process in living:
+            line = [process]  # itself, its parent and so on, up to one that is known
+            while line[-1] not in self.seen and (above := numbers.get(living[line[-1]].parent)):
+                line.append(above)
+            if line[-1] in self.seen:
+                self.seen |= dict.fromkeys(line, self.seen[line[-1]])
+        return [p.number for p, node in self.seen.items() if p in living and who in ("", node)]
 
     def kill(self, who: str) -> None:
         """Ends a node at once, as if its machine had lost its power."""
