@@ -79,26 +79,27 @@ def read_memory() -> float:
     raise OSError("/proc does not say how much memory this process has")
 
 
-def read_processor_seconds() -> float:
-    """Processor time of this process and of all below it, which all live on."""
+def read_processor_seconds() -> tuple[dict[int, float], dict[int, float]]:
+    """Processor time of this process and those below it, and of all others, by their number."""
     parents, seconds = {}, {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # it has just ended
             words = (folder / "stat").read_text().rpartition(")")[2].split()
             parents[int(folder.name)] = int(words[1])
             seconds[int(folder.name)] = (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
-    found, added = {os.getpid()}, True
+    own, added = {os.getpid()}, True
     while added:
-        more = {number for number, parent in parents.items() if parent in found} - found
-        found, added = found | more, bool(more)
-    return sum(seconds.get(number, 0.0) for number in found)
+        more = {number for number, parent in parents.items() if parent in own} - own
+        own, added = own | more, bool(more)
+    return (
+        {number: spent for number, spent in seconds.items() if number in own},
+        {number: spent for number, spent in seconds.items() if number not in own},
+    )
 
 
-def read_busy_seconds() -> float:
-    """Processor time of everything on this machine, since it started."""
-    words = Path("/proc/stat").read_text().splitlines()[0].split()
-    user, nice, system, _, _, interrupts, soft_interrupts = map(int, words[1:8])
-    return (user + nice + system + interrupts + soft_interrupts) / os.sysconf("SC_CLK_TCK")
+def add_growth(before: Mapping[int, float], after: Mapping[int, float]) -> float:
+    """Processor time between two readings; who ended in between is not counted."""
+    return sum(spent - before.get(number, 0.0) for number, spent in after.items())
 
 
 class MemoryMarks(NullProgress):
@@ -131,13 +132,13 @@ class Clock(NullProgress):
 def measure_overhead(store: PieceStore, count: int) -> dict[str, Any]:
     """Milliseconds for each of so many pieces that do nothing, and the driver's memory."""
     marks = MemoryMarks()
-    began, busy = time.perf_counter(), read_processor_seconds()
+    began, (before, _) = time.perf_counter(), read_processor_seconds()
     run_pieces(make_pieces("nothing", count, "small"), store, on=Ray(), machine=ONE, progress=marks)
-    seconds, busy = time.perf_counter() - began, read_processor_seconds() - busy
+    seconds, (after, _) = time.perf_counter() - began, read_processor_seconds()
     return {
         "pieces": count,
         "overhead_ms": 1000 * seconds / count,
-        "overhead_cpu_ms": 1000 * busy / count,
+        "overhead_cpu_ms": 1000 * add_growth(before, after) / count,
         "driver_mb": marks.marks,
     }
 
@@ -148,7 +149,7 @@ def measure_speedup(store: PieceStore, count: int, seconds: float, turns: int) -
     keep_busy({"number": 0, "rounds": 200_000}, Workspace(Path()))
     rounds = max(1, round(200_000 * seconds / (time.perf_counter() - began)))
     times: dict[str, list[float]] = {"one": [], "two": []}
-    whole, busy, own = time.perf_counter(), read_busy_seconds(), read_processor_seconds()
+    whole, (_, before) = time.perf_counter(), read_processor_seconds()
     for turn in range(turns):
         for who, machine, workers in (("one", WHOLE, 1), ("two", ONE, CORES)):
             label, clock = f"{who} {turn}", Clock(workers)
@@ -157,7 +158,7 @@ def measure_speedup(store: PieceStore, count: int, seconds: float, turns: int) -
             pieces = make_pieces("keep_busy", count, label, rounds=rounds)
             run_pieces([*first, *pieces], store, on=Ray(), machine=machine, progress=clock)
             times[who].append(time.perf_counter() - clock.began)
-    busy, own = read_busy_seconds() - busy, read_processor_seconds() - own
+    _, after = read_processor_seconds()
     whole = (time.perf_counter() - whole) * (os.cpu_count() or 1)
     ratios = [one / two for one, two in zip(times["one"], times["two"], strict=True)]
     return {
@@ -167,7 +168,7 @@ def measure_speedup(store: PieceStore, count: int, seconds: float, turns: int) -
         "seconds_with_two": median(times["two"]),
         "two_over_one": median(ratios),
         "range_two_over_one": [min(ratios), max(ratios)],
-        "others_share": max(0.0, busy - own) / whole,
+        "others_share": add_growth(before, after) / whole,
     }
 
 
