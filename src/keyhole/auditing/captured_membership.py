@@ -32,7 +32,7 @@ LEAST_CLIENTS = 3
 MOST_IMAGES = 500
 """Images of a client, and others, that are asked about."""
 FEWEST_OTHERS, OTHERS_PER_MEMBER = 100, 10
-"""How many others an audit asks about: more would narrow an AUC's interval little."""
+"""Others that an audit asks about: at least so many, or so many per member."""
 
 
 @dataclass(frozen=True)

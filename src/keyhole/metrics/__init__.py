@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from keyhole.metrics.heatmaps import compare_heat_maps, overlay_heat_maps
     from keyhole.metrics.image import fft2d, mse, psnr, ssim
     from keyhole.metrics.masks import mask_distances
+    from keyhole.metrics.membership import auc
     from keyhole.metrics.metric import ImageMetric, Metric
     from keyhole.metrics.perceptual import lpips
     from keyhole.metrics.selection import choose_metrics
@@ -23,6 +24,7 @@ __all__ = [
     "Metric",
     "Summary",
     "assign_reconstructions",
+    "auc",
     "choose_metrics",
     "compare_heat_maps",
     "fft2d",

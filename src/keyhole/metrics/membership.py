@@ -87,6 +87,10 @@ def roc(members: ArrayLike, others: ArrayLike) -> Roc:
 def auc(members: ArrayLike, others: ArrayLike) -> float:
     """P(member > non-member) + P(equal) / 2: the area under the curve (Mann and Whitney 1947).
 
+    Args:
+        members: Scores of members, ``[n]``; greater ones say "member".
+        others: Scores of others, ``[m]``.
+
     >>> auc([3, 2], [2, 1])
     0.875
     """

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from sklearn.metrics import roc_auc_score
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from keyhole.data import ImageSet
+from keyhole.metrics import auc
 from keyhole_studies.resident_data import ResidentData, iterate_batches
 
 MOST = 2000
@@ -32,14 +32,13 @@ def measure_overfitting(model: nn.Module, resident: ResidentData) -> dict[str, A
     inside, right_inside = judge(model, resident.data, resident.train_indices[:count])
     outside, right_outside = judge(model, resident.test, resident.test_indices[:count])
     model.train(was_training)
-    is_member = [1] * count + [0] * count
     return {
         "members": count,
         "others": count,
         "members_accuracy": right_inside,
         "others_accuracy": right_outside,
         "gap": right_inside - right_outside,
-        "auc": float(roc_auc_score(is_member, torch.cat([-inside, -outside]).numpy())),
+        "auc": auc(-inside, -outside),
     }
 
 

@@ -120,6 +120,21 @@ class Matching(Attack):
         """
         return MatchingProblem.from_observation(observation)
 
+    def read_labels(self, observation: Observation) -> Tensor:
+        """The client's labels as this attack has them: given, or inferred from the update.
+
+        Args:
+            observation: What the server saw of one client.
+        """
+        if self.labels == "given":
+            known = observation.knowledge.labels
+        else:
+            softmax: Literal["classwise", "random"]
+            softmax = "classwise" if self.labels == "counted" else "random"
+            known = LabelInference(softmax=softmax).reconstruct(observation).labels
+        assert known is not None
+        return known
+
     def build_all_parts(self, problem: MatchingProblem) -> MatchingParts:
         """Returns the parts, with labels and masks among the unknowns if they are sought.
 

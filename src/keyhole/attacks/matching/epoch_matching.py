@@ -17,8 +17,7 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from keyhole.attacks.analytic import LabelInference
-from keyhole.attacks.analytic.step_order import infer_order
+from keyhole.attacks.analytic import infer_order
 from keyhole.attacks.matching.attack import Weight
 from keyhole.attacks.matching.engine import START
 from keyhole.attacks.matching.inverting_gradients import InvertingGradients
@@ -71,12 +70,9 @@ class EpochMatching(InvertingGradients):
         return EpochProblem(**own | {"knowledge": knowledge}, images=images)
 
     def extra_inputs(self, observation: Observation) -> dict[str, Tensor]:
-        labels = observation.knowledge.labels
-        if self.labels != "given" or labels is None:
-            labels = LabelInference().reconstruct(observation).labels
-        if not (self.orders and self.told) or labels is None:
+        if not (self.orders and self.told):
             return {}
-        order = infer_order(observation, labels)
+        order = infer_order(observation, self.read_labels(observation))
         if order is None:
             return {}
         return {START + Orders.name: self.told * torch.eye(len(order))[order][None]}

@@ -10,7 +10,6 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor, nn
 
-from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.analytic.features import (
     Features,
     Source,
@@ -76,11 +75,8 @@ class GuidedInversion(InvertingGradients):
 
     def extra_inputs(self, observation: Observation) -> dict[str, Tensor]:
         layer = find_source_layer(observation.model, observation.knowledge.shape, self.source)
-        labels = observation.knowledge.labels
-        if self.labels != "given" or labels is None:
-            labels = LabelInference().reconstruct(observation).labels
         assert layer is not None
-        assert labels is not None
+        labels = self.read_labels(observation)
         features = read_features(observation, self.source, labels)
         batch, mixed = observation.knowledge.batch_size, mixes_batches(observation)
         guided = features is not None and not mixed
@@ -144,7 +140,7 @@ class SpearInversion(GuidedInversion):
     name: ClassVar[str] = "spear-ig"
     summary: ClassVar[str] = "IG guided by the features that SPEAR reads for each image"
     paper: ClassVar[str] = "Keyhole; after Dimitrov et al. 2024 (SPEAR), Kariyappa et al. 2023"
-    needs: ClassVar[str] = "a fully connected layer with a bias, then a ReLU; one local step"
+    needs: ClassVar[str] = "a layer with a bias, then a ReLU; each image in one local step"
 
     def incompatibilities(self, observation: Observation) -> list[str]:
         reasons = super().incompatibilities(observation)

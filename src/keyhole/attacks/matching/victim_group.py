@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from keyhole.attacks.analytic import LabelInference
 from keyhole.attacks.base import Reconstruction
 from keyhole.attacks.checkpointer import Checkpointer
 from keyhole.attacks.matching.engine import Engine
@@ -175,14 +174,7 @@ class VictimGroup:
 
     def labels(self, victim: int) -> Tensor:
         """The labels that are given or inferred; each trial assumes them in another order."""
-        observation = self.observation(victim)
-        if self.attack.labels == "given":
-            known = observation.knowledge.labels
-        else:
-            counted = self.attack.labels == "counted"
-            inference = LabelInference(softmax="classwise" if counted else "random")
-            known = inference.reconstruct(observation).labels
-        assert known is not None
+        known = self.attack.read_labels(self.observation(victim))
         if self.problem.label_orders_matter and self.attack.trials > 1:
             orders = enumerate_label_orders(known.tolist(), self.problem.local_batch)
             known = torch.tensor(orders[victim % self.attack.trials % len(orders)])
