@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from keyhole.attacks.checkpointer import Checkpointer, NullCheckpointer
+from keyhole.attacks.returned_images import check_shape, fill_missing_values
 from keyhole.data import denormalise
 from keyhole.data.image_set import normalise
 from keyhole.defenses.base import Defense
@@ -210,7 +211,20 @@ class Attack(ABC):
                 )
         reconstructions = self.stream(observations, checkpointer or NullCheckpointer())
         for observation, reconstruction in zip(observations, reconstructions, strict=True):
-            yield self.undo_image_change(reconstruction, observation)
+            yield self.undo_image_change(self.check(reconstruction, observation), observation)
+
+    def check(self, found: Reconstruction, observation: Observation) -> Reconstruction:
+        """Returns what was read as it can be scored; raises where it is not images.
+
+        Args:
+            found: What the attack read.
+            observation: What the server saw of the client.
+        """
+        if found.images is None:
+            return found
+        check_shape(self.name, found.images, observation.knowledge.shape)
+        images, note = fill_missing_values(found.images)
+        return found if note is None else replace(found, images=images, notes=(*found.notes, note))
 
     def undo_image_change(self, found: Reconstruction, observation: Observation) -> Reconstruction:
         """Undoes a known change of the images, such as a shuffling of blocks, in what was read.
