@@ -47,6 +47,21 @@ def test_a_frontier_names_the_mildest_settings_and_their_price(result: AuditResu
     assert "attacked: 1 image a client, 1 step of lr 0.03" in text
 
 
+def test_the_command_names_the_data_of_a_captured_run(result: AuditResult) -> None:
+    captured = [
+        dataclasses.replace(
+            finding,
+            data=f"{finding.data}, captured in round 1, 1 client of 1 image",
+            recipe={**finding.recipe, "captured": "captured"},
+        )
+        for finding in result.findings
+    ]
+    verdicts = [dataclasses.replace(v, data=captured[0].data) for v in result.verdicts]
+    run = dataclasses.replace(result, findings=tuple(captured), verdicts=tuple(verdicts))
+    [advice] = advise(run)
+    assert "--data digits " in advice.command
+
+
 def test_what_held_elsewhere_and_is_broken_here_is_not_advised(result: AuditResult) -> None:
     held = make_outcome("gaussian", (0.96, 0.95, 0.97), 0, sigma=1e-6, clip=None)
     frontier = make_frontier()

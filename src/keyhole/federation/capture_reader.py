@@ -105,8 +105,8 @@ class Capture:
             except RunFolderError as error:
                 problems.append(str(error))
         if not rounds:
-            why = f" ({problems[0]})" if problems else ""
-            raise RunFolderError(f"{root} holds no captured round{why}")
+            why = problems[0] if problems else "did its training end before a client answered?"
+            raise RunFolderError(f"{root} holds no captured round ({why})")
         problems = limit_lines(problems, "captured folders cannot be used")
         about, left_out = read_description(root)
         problems += list_missing_rounds({*rounds, *left_out}, max(rounds))

@@ -212,8 +212,10 @@ def write_command(section: Section) -> str:
     words = ["keyhole", "frontier"]
     words += ["--model", section.model if is_model(section.model) else "MODEL"]
     data = find_data(section)
-    words += ["--data", data if is_data(data) else "DATA"]
     recipe = section.findings[0].recipe if section.findings else {}
+    if recipe.get("captured"):  # what reports call these images goes on with round and clients
+        data = data.split(", captured in round ")[0]
+    words += ["--data", data if is_data(data) else "DATA"]
     if recipe.get("batch_size", 1) > 1:
         words += ["--victim-images", str(recipe["batch_size"])]
     words += ["--defenses", CANDIDATES, "--search", SEARCH, "--seeds", "0,1,2"]
