@@ -72,7 +72,7 @@ def test_green_needs_an_attacker_who_knows_each_defense() -> None:
     assert (found.lamp, found.state) == (Lamp.GREEN, "Not broken")
     assert "Of 100 images that leaves up to 4% that may be readable (95%)" in found.words[0]
     found = light(HONEST, first, make_finding(noise(0.2), "linear", "naive", victims=100))
-    assert (found.lamp, found.state) == (Lamp.AMBER, "Not broken, but")
+    assert (found.lamp, found.state) == (Lamp.AMBER, "Not broken, with doubts")
     assert found.words == ("No attacker who knows the defense was tried on gaussian(sigma=0.2).",)
 
 
@@ -97,6 +97,14 @@ def test_a_defense_that_did_nothing_and_a_picture_that_points_are_doubts() -> No
     assert found.lamp is Lamp.AMBER
     assert found.words == (
         "What was seen still points to the right image under gaussian(sigma=0.1).",
+    )
+    plain = dataclasses.replace(make_finding(NONE, "linear", "naive"), metrics=metrics)
+    assert light(HONEST, plain).words[1:] == (
+        "What was seen still points to the right image without a defense.",
+    )
+    assert light(HONEST, plain, dataclasses.replace(blind, metrics=metrics)).words[1:] == (
+        "What was seen still points to the right image without a defense and under "
+        "gaussian(sigma=0.1).",
     )
 
 
@@ -137,8 +145,8 @@ def test_two_servers_stand_in_one_sentence() -> None:
         make_finding(noise(0.1), "imprint", "adaptive", malicious=True),
     )
     assert view.summarise_verdicts(result.verdicts) == (
-        "An honest server read private images in 0 of 1 setting and a malicious server, which "
-        "changes the model, read private images in 0 of 1 setting, which is no promise of safety."
+        "An honest server read private images in 0 of 1 setting; a malicious server, which "
+        "changes the model, did so in 0 of 1 setting. That is no promise of safety."
     )
 
 

@@ -135,8 +135,8 @@ def test_the_headline_counts_each_server_apart(
     both: AuditResult, alone: AuditResult, honest: AuditResult
 ) -> None:
     assert view.summarise_verdicts(both.verdicts) == (
-        "An honest server read private images in 0 of 2 settings and a malicious server, which "
-        "changes the model, read private images in 1 of 2 settings."
+        "An honest server read private images in 0 of 2 settings; a malicious server, which "
+        "changes the model, did so in 1 of 2 settings."
     )
     assert view.summarise_verdicts(alone.verdicts) == (
         "A malicious server, which changes the model, read private images in 1 of 1 setting."

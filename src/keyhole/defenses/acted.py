@@ -89,7 +89,7 @@ def check_defense(
         return DefenseCheck(Acted.UNKNOWN, words, checks)
     if not checks and reference is None:
         return DefenseCheck(Acted.UNKNOWN, "it declares nothing that an update could show")
-    return DefenseCheck(Acted.ACTED, words or "the update is another than without it", checks)
+    return DefenseCheck(Acted.ACTED, words or "the update differs from the one without it", checks)
 
 
 UNTOUCHED = "the update is bit for bit what it would be without the defense"

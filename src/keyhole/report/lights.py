@@ -107,7 +107,7 @@ def light_server(section: Section, server: str) -> Light:
         return Light(server, Lamp.RED, "Images were read", (describe_all_read(broken), *unknown))
     doubts = list_doubts(held)
     if doubts:
-        return Light(server, Lamp.AMBER, "Not broken, but", (*doubts, *unknown))
+        return Light(server, Lamp.AMBER, "Not broken, with doubts", (*doubts, *unknown))
     return Light(server, Lamp.GREEN, "Not broken", (describe_held(held), *unknown))
 
 
@@ -194,9 +194,7 @@ def list_doubts(held: Sequence[Judged]) -> list[str]:
     if unmet:
         found.append(f"No attacker who knows the defense was tried on {name_settings(unmet)}.")
     if pointing:
-        found.append(
-            f"What was seen still points to the right image under {name_settings(pointing)}."
-        )
+        found.append(f"What was seen still points to the right image {name_places(pointing)}.")
     if idle:
         found.append(f"The defense did not act as it declares: {name_settings(idle)}.")
     return found
@@ -210,6 +208,14 @@ def met_adaptive(judged: Judged) -> bool:
 def has_failed(judged: Judged) -> bool:
     """Whether the defense was seen to do less than it declares."""
     return any(f.acted is not None and f.acted.failed for f in judged.findings)
+
+
+def name_places(settings: Sequence[Judged]) -> str:
+    """Where something was seen: without a defense, or under some."""
+    defended = [each for each in settings if each.name != UNDEFENDED]
+    places = ["without a defense"] if len(defended) < len(settings) else []
+    places += [f"under {name_settings(defended)}"] if defended else []
+    return " and ".join(places)
 
 
 def name_settings(settings: Sequence[Judged]) -> str:

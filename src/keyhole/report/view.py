@@ -40,16 +40,21 @@ def summarise_verdicts(verdicts: Sequence[Verdict]) -> str:
         return count_statuses(list(honest.elements()))
     if not honest[BROKEN] + honest[NOT_BROKEN] + malicious[BROKEN] + malicious[NOT_BROKEN]:
         return count_statuses([*honest.elements(), *malicious.elements()])
-    readings = [
-        f"{who} read private images in {count[BROKEN]} of {count_noun(judged, 'setting')}"
+    judged = [
+        (who, count[BROKEN], count[BROKEN] + count[NOT_BROKEN])
         for who, count in (
             ("an honest server", honest),
             ("a malicious server, which changes the model,", malicious),
         )
-        if (judged := count[BROKEN] + count[NOT_BROKEN])
+        if count[BROKEN] + count[NOT_BROKEN]
     ]
-    words = " and ".join(readings)
-    promise = "" if honest[BROKEN] + malicious[BROKEN] else ", which is no promise of safety"
+    readings = [
+        f"{who} {'read private images' if first else 'did so'} in {broken} of "
+        f"{count_noun(settings, 'setting')}"
+        for first, (who, broken, settings) in zip((True, False), judged, strict=False)
+    ]
+    words = "; ".join(readings)
+    promise = "" if any(broken for _, broken, _ in judged) else ". That is no promise of safety"
     return f"{words[0].upper()}{words[1:]}{promise}."
 
 
