@@ -70,12 +70,28 @@ def clean_cell(cell: Any) -> None:
     if cell.cell_type != "code":
         return
     cell.execution_count = None
-    cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
+    cell.outputs = join_printed([o for o in cell.outputs if o.get("name") != "stderr"])
     for output in cell.outputs:
         if "execution_count" in output:
             output.execution_count = None
         if "text" in output:
             output.text = STYLES.sub("", output.text)
+
+
+def join_printed(outputs: Sequence[Any]) -> list[Any]:
+    """What a cell printed without a picture in between, as one output: a slow kernel sends pieces.
+
+    Args:
+        outputs: A cell's outputs; those that others are joined to are changed.
+    """
+    joined: list[Any] = []
+    for output in outputs:
+        printed = output.get("output_type") == "stream"
+        if printed and joined and joined[-1].get("output_type") == "stream":
+            joined[-1]["text"] += output["text"]
+        else:
+            joined.append(output)
+    return joined
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

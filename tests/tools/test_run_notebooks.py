@@ -78,3 +78,17 @@ def test_a_notebook_run_anew_says_the_same(name: str) -> None:
         "own_attack_and_defense",
         "flower_run",
     )
+
+
+def test_what_a_slow_kernel_prints_in_pieces_is_kept_as_one_output() -> None:
+    script = load_script("tools/run_notebooks.py")
+    cell = nbformat.v4.new_code_cell("show()")
+    cell.outputs = [
+        nbformat.v4.new_output("stream", name="stdout", text="one\n"),
+        nbformat.v4.new_output("stream", name="stderr", text="a warning\n"),
+        nbformat.v4.new_output("stream", name="stdout", text="two\n"),
+        nbformat.v4.new_output("display_data", {"text/plain": "a picture"}),
+        nbformat.v4.new_output("stream", name="stdout", text="three\n"),
+    ]
+    script.clean_cell(cell)
+    assert [output.get("text") for output in cell.outputs] == ["one\ntwo\n", None, "three\n"]
