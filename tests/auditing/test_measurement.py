@@ -64,7 +64,7 @@ def test_findings_become_one_measurement_for_each_regime_defense_and_server(
     assert (noisy.read, noisy.images, noisy.date, noisy.source) == (2, 2, "2026-01-31", "mine.json")
     assert noisy.by in noisy.attackers
     assert found[4].regime.facts == (
-        "8x8 px, random weights, 2 images an update, weights after 2 steps"
+        "8x8 px, random weights, 2 images per update, weights after 2 steps"
     )
 
 
@@ -140,7 +140,7 @@ PLAIN = {"image_size": [8, 8], "weights": None, "batch_size": 4, "steps": 1, "lr
         ({"optimiser": "adam"}, "weights after 1 step by adam"),
         ({"share": "lora(r=8)"}, "weights after 1 step, only lora(r=8) is trained"),
         ({"client_mode": "eval"}, "weights after 1 step, clients in mode eval"),
-        ({"warm_up": 3}, "weights after 3 rounds, 4 images an update, weights after 1 step"),
+        ({"warm_up": 3}, "weights after 3 rounds, 4 images per update, weights after 1 step"),
         ({"repeats": 2, "moving": True}, "2 updates of the same images from moving weights"),
     ],
 )
@@ -156,7 +156,7 @@ def test_what_is_spelled_out_and_usual_is_the_same_regime() -> None:
     usual = {"share": "all", "client_mode": "train", "optimiser": "sgd", "local_batch_size": 4}
     same = [read_regime("mlp", "digits", {**PLAIN, **more}) for more in ({}, usual)]
     assert same[0] == same[1]
-    assert same[0].facts == "8x8 px, random weights, 4 images an update, weights after 1 step"
+    assert same[0].facts == "8x8 px, random weights, 4 images per update, weights after 1 step"
 
 
 def test_the_shipped_table_is_looked_up_by_the_whole_regime() -> None:

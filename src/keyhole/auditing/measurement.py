@@ -72,7 +72,7 @@ class Regime:
         """All but model and data, in one line."""
         size = "x".join(str(side) for side in self.image_size)
         images = "one image" if self.batch_size == 1 else f"{self.batch_size} images"
-        parts = [f"{size} px", self.weights, f"{images} an update"]
+        parts = [f"{size} px", self.weights, f"{images} per update"]
         if self.clients > 1:
             parts.append(f"secure sums of {self.clients} clients")
         parts.append(self.sent)
