@@ -82,8 +82,8 @@ def test_each_entry_of_the_menu_leads_to_a_whole_page(page: Any, site: Path) -> 
     entries = page.locator(".sidebar-tree a.reference.internal")
     seen = set()
     for i in range(entries.count()):
-        entries.nth(i).evaluate("a => a.click()")  # folded entries, too
-        page.wait_for_load_state("load")
+        with page.expect_navigation():
+            entries.nth(i).evaluate("a => a.click()")  # folded entries, too
         seen.add(page.url.removeprefix(site.as_uri()))
         assert page.locator("article h1").first.is_visible(), page.url
         assert len(page.locator("article").inner_text()) > 300, page.url

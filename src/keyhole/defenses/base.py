@@ -21,7 +21,7 @@ from keyhole.defenses.capabilities import (
 )
 from keyhole.defenses.noise_model import Noise
 from keyhole.defenses.traces import Trace
-from keyhole.errors import DoesNotFit
+from keyhole.errors import BadUpdate, DoesNotFit
 from keyhole.parameters import read_parameters
 from keyhole.registry import name_class, part_name, spell_part
 from keyhole.spelling import spell
@@ -366,9 +366,32 @@ def refuse_undefended(on_update: OnUpdate) -> OnUpdate:
         update.check().check_defended(weights)
         if weights is not None:
             update.check_against(weights)
-        return on_update(self, update, side).check()
+        return check_returned(self, on_update(self, update, side), update)
 
     return checked
+
+
+def check_returned(defense: Defense, returned: object, update: Update) -> Update:
+    """What a defense returned; raises where it is no update, or has tensors of other shapes.
+
+    Args:
+        defense: The defense.
+        returned: What its ``on_update`` returned.
+        update: What it was given.
+    """
+    if not isinstance(returned, Update):
+        found = type(returned).__name__
+        raise BadUpdate(
+            f"defense {defense.name!r} returned a {found} from on_update, not an Update"
+        )
+    for name, tensor in returned.change.items():
+        given = update.change.get(name)
+        if given is not None and tensor.shape != given.shape:
+            raise BadUpdate(
+                f"defense {defense.name!r} returned {name!r} with shape {tuple(tensor.shape)}: it "
+                f"has to be {tuple(given.shape)}"
+            )
+    return returned.check()
 
 
 def find_global_weights(defense: Defense, side: ClientSide | None) -> Mapping[str, Tensor] | None:
