@@ -71,7 +71,7 @@ def test_what_an_attack_is_names_no_solver() -> None:
         paths = [p[2] for p in imported_at_once(parsed(file)) if p[:2] == ("keyhole", "attacks")]
         waiting += [path for path in paths if path not in seen]
         seen |= {name, *paths}
-    assert seen == {"base", "checkpointer"}
+    assert seen == {"base", "checkpointer", "returned_images"}
 
 
 def test_no_file_is_a_drawer_for_odds_and_ends() -> None:
