@@ -12,6 +12,7 @@ from frontiers import make_frontier, make_outcome
 from keyhole.errors import RunFolderError
 from keyhole.frontier import FrontierResult
 from keyhole.frontier.words import describe_frontier, summarise
+from keyhole.report.frontier_view import describe_facts
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -82,6 +83,17 @@ def test_the_words_name_what_was_not_tried() -> None:
     rest = next(line for line in lines if line.startswith("Defenses that were not tried"))
     assert "agp" in rest
     assert "topk" not in rest
+
+
+def test_attacks_that_were_cut_short_are_said_to_be() -> None:
+    whole = make_frontier()
+    plan = whole.plan.model_copy(update={"iterations": 100})
+    short = dataclasses.replace(whole, plan=plan)
+    words = "iterative attacks of at most 100 iterations"
+    assert any(words in line for line in describe_frontier(short)["not_tried"])
+    assert describe_facts(short).endswith(f"; {words}")
+    assert not any("at most" in line for line in describe_frontier(whole)["not_tried"])
+    assert "iterat" not in describe_facts(whole)
 
 
 def test_where_all_are_broken_the_least_read_is_named() -> None:

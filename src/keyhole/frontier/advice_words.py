@@ -85,6 +85,7 @@ def describe_from_frontier(
     seeds, count = len(plan.seeds), plan.victim_images
     images = f"attacked: {count} image{'' if count == 1 else 's'} a client, {plan.victim_steps} "
     images += f"step{'' if plan.victim_steps == 1 else 's'} of lr {plan.lr:g}"
+    images += f"; {plan.bound}" if plan.bound else ""
     where = f" in {advice.where}" if advice.where else ""
     how = f"{plan.rounds} rounds, {seeds} seed{'' if seeds == 1 else 's'}; {images}"
     if not held:

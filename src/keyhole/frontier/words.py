@@ -137,6 +137,8 @@ def describe_not_tried(result: FrontierResult) -> list[str]:
         f"Attacked clients held {images} and took {steps}; clients with more images or steps were "
         "not attacked; they usually leak less."
     )
+    if plan.bound:
+        lines.append(f"Longer attacks: these were {plan.bound}; more --iterations may read more.")
     lines.append(
         "Seconds are those on the clock, of the fastest seed; settings that were trained side by "
         "side, or on other machines, can be compared only roughly."
