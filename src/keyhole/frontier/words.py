@@ -80,7 +80,8 @@ def name_price(setting: SettingOutcome, result: FrontierResult) -> str:
         change += f" (95%: {low:+.1f} to {high:+.1f})"
     else:
         change += " (one seed: no interval)"
-    return f"{accuracy}, {change}; {cost.seconds:+.2f} s a round"
+    seconds = f"{cost.seconds:+.2f} s a round" if cost.agreed else "seeds disagree on the seconds"
+    return f"{accuracy}, {change}; {seconds}"
 
 
 def describe_evidence(setting: SettingOutcome) -> str:
