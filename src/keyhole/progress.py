@@ -40,6 +40,14 @@ class Progress(Protocol):
             text: A few words about them.
         """
 
+    def complete(self, share: float, text: str) -> None:
+        """Says how much of what is being done is complete.
+
+        Args:
+            share: How much, in [0, 1].
+            text: What that is a share of.
+        """
+
 
 class NullProgress(Progress):
     """Ignores all reports."""
@@ -54,4 +62,7 @@ class NullProgress(Progress):
         pass
 
     def iterate(self, done: int, total: int, text: str) -> None:
+        pass
+
+    def complete(self, share: float, text: str) -> None:
         pass

@@ -59,6 +59,17 @@ def test_time_left_bar_and_count_are_seen_whatever_the_label(bar, width):
     assert ("…" in whole) == (width < 200)
 
 
+def test_what_is_complete_of_several_pieces_is_no_number_of_iterations(bar, clock):
+    bar.show("2 at work: one 25%, another 75%")
+    bar.complete(0.4, "those at work")
+    clock.now += 10
+    bar.complete(0.5, "those at work")
+    assert "50/100 % of those at work" in shown(bar, 100)[1]
+    line = format_line(bar)
+    assert "; 50% of those at work; " in line
+    assert "iteration" not in line
+
+
 def test_the_whole_never_takes_less_than_the_attack_under_way(bar, clock):
     assert bar.whole.seconds_left() == pytest.approx(90)
     assert bar.seconds_left() == pytest.approx(290)

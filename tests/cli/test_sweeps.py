@@ -67,6 +67,21 @@ def test_lists_of_what_is_no_number_are_refused(
     assert words in err
 
 
+def test_an_option_of_names_that_is_repeated_adds_to_them(keyhole: Keyhole) -> None:
+    """An attack or a defense that the user names is never dropped in silence."""
+    more = ("--attack", "labels", "--defense", "none", "--defense", "pruning", "--data", "faces")
+    code, out, err = keyhole(*SMALL, *more, "--seeds", "0", "--seeds", "1", "--out", "a", "--json")
+    assert code == 0, err
+    found = {(f["data"], f["attack"], f["defense"]["name"]) for f in json.loads(out)["findings"]}
+    assert found == {
+        (f"{data} (seed={seed})", attack, defense)
+        for data in ("digits", "faces")
+        for attack in ("linear", "labels")
+        for defense in ("none", "pruning")
+        for seed in (0, 1)
+    }
+
+
 def test_the_gate_judges_a_sweep(keyhole: Keyhole) -> None:
     code, out, _ = keyhole(*SMALL, *NOISE, "--out", "runs/a", "--fail-on", "broken")
     assert code == 3
@@ -108,7 +123,7 @@ def test_a_plan_is_shown_with_what_is_done(keyhole: Keyhole) -> None:
     first, *others = found["pieces"]
     assert (first["status"], first["source"]) == ("done", "measured")
     like = [each for each in others if each["source"] == "pieces like it"]
-    assert [each["title"] for each in like] == ["linear against none, mlp, seed 1"]
+    assert [each["title"] for each in like] == ["linear against none, mlp on digits, seed 1"]
     assert like[0]["seconds"] == first["seconds"] > 0
 
 
@@ -166,6 +181,7 @@ def test_a_membership_run_in_pieces_is_that_of_one_go(keyhole: Keyhole) -> None:
         ((*SMALL, "--gpus-per-piece", "nan", "--on", "ray"), "write a share of one, such as 0.25"),
         ((*SMALL, "--gpus-per-piece", "1.5", "--on", "ray"), "or a whole number, got 1.5"),
         ((*SMALL, "--shard", "17/16"), "shard: write 3/16"),
+        ((*SMALL, "--shard", "2/3"), "shard 2/3 has no pieces: the plan has 1, take fewer shards"),
         ((*SMALL, "--defense", "gaussian(sgma=[1,2])"), "defense gaussian 'sgma': did you mean"),
         ((*SMALL, "--defense", "topk(k=[.1,2])"), "k"),
         ((*SMALL, "--attack", "ig(itrations=[1,2])"), "attack ig 'itrations': did you mean"),

@@ -11,7 +11,10 @@ import pytest
 from frontiers import make_frontier, make_outcome
 from keyhole.errors import RunFolderError
 from keyhole.frontier import FrontierResult
+from keyhole.frontier.advice import advise_outcome
+from keyhole.frontier.advice_words import describe_setting
 from keyhole.frontier.words import describe_frontier, summarise
+from keyhole.report.frontier_view import describe_facts
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -82,6 +85,32 @@ def test_the_words_name_what_was_not_tried() -> None:
     rest = next(line for line in lines if line.startswith("Defenses that were not tried"))
     assert "agp" in rest
     assert "topk" not in rest
+
+
+def test_seconds_that_seeds_disagree_on_are_no_price() -> None:
+    """Other work on the machine slows some seeds down and not others."""
+    plain, held = (make_outcome(n, (0.9, 0.9), r) for n, r in (("none", 8), ("dp", 0)))
+    times = [dataclasses.replace(s, seconds=t) for s, t in zip(held.seeds, (1.0, 3.0), strict=True)]
+    mixed = dataclasses.replace(held, seeds=tuple(times))
+    for setting, words in ((held, "+0.00 s a round"), (mixed, "seeds disagree on the seconds")):
+        result = dataclasses.replace(make_frontier(), settings=(plain, setting))
+        assert words in describe_frontier(result)["held"][0]
+    assert not mixed.cost(plain).agreed
+    assert mixed.cost(plain).seconds == -0.5
+    advised = advise_outcome(mixed, result)
+    assert advised.seconds is None
+    assert "points of accuracy less than without a defense; 0 of" in describe_setting(advised)
+
+
+def test_attacks_that_were_cut_short_are_said_to_be() -> None:
+    whole = make_frontier()
+    plan = whole.plan.model_copy(update={"iterations": 100})
+    short = dataclasses.replace(whole, plan=plan)
+    words = "iterative attacks of at most 100 iterations"
+    assert any(words in line for line in describe_frontier(short)["not_tried"])
+    assert describe_facts(short).endswith(f"; {words}")
+    assert not any("at most" in line for line in describe_frontier(whole)["not_tried"])
+    assert "iterat" not in describe_facts(whole)
 
 
 def test_where_all_are_broken_the_least_read_is_named() -> None:

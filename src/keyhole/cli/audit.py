@@ -23,7 +23,7 @@ from keyhole.cli.places import (
     ShardOption,
     Workers,
 )
-from keyhole.cli.plan_options import Given, help_of, takes_fields_of
+from keyhole.cli.plan_options import Given, help_of, join_repeated, takes_fields_of
 from keyhole.cli.printing import print_run
 from keyhole.cli.progress import show_progress
 from keyhole.cli.shared import (
@@ -50,15 +50,17 @@ def audit(
     plan_file: Annotated[
         Path | None, typer.Argument(metavar="[PLAN.toml]", help="A plan with [[stage]] tables.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Models, by name, separated by commas.")] = None,
-    data: Annotated[str | None, typer.Option(help="Data sets, by name or folder.")] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="Models, by name, separated by commas.")
+    ] = None,
+    data: Annotated[list[str] | None, typer.Option(help="Data sets, by name or folder.")] = None,
     *,
     given: Given,
     victims_at_once: Annotated[
         str, typer.Option(help="Victims that iterative attacks attack at once; auto: all.")
     ] = "auto",
     seed: Annotated[int | None, typer.Option(help=help_of(Plan, "seed"))] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several seeds: 0,1,2.")] = None,
+    seeds: Annotated[list[str] | None, typer.Option(help="Several seeds: 0,1,2.")] = None,
     on: On = LOCAL,
     address: Address = None,
     workers: Workers = None,
@@ -84,7 +86,8 @@ def audit(
     each combination is a piece, whose result later plans find again. The same command continues an
     interrupted audit.
     """
-    models, sets = read_names(model, "--model"), read_names(data, "--data")
+    models = read_names(None if model is None else join_repeated(model), "--model")
+    sets = read_names(None if data is None else join_repeated(data), "--data")
     for field in ("defenses", "attacks", "metrics"):
         if field in given:
             given[field] = read_names(given[field], f"--{OPTIONS[field]}")

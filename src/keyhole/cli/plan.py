@@ -103,8 +103,7 @@ def print_forecast(found: Sequence[PieceForecast], *, every: bool) -> None:
     for each in shown:
         memory = "" if each.peak_mb is None else f"{each.peak_mb / 1000:.1f} GB"
         time = "" if each.seconds is None else format_seconds(each.seconds)
-        title = each.piece.piece.title + each.piece.suffix
-        table.add_row(title, each.status, time, memory, each.source)
+        table.add_row(each.piece.full_title, each.status, time, memory, each.source)
     say_table(table)
     if len(shown) < len(found):
         say_unwrapped(f"and {len(found) - len(shown)} more: --all lists them")

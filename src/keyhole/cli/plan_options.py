@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
@@ -34,8 +34,12 @@ def takes_fields_of(
     without: Iterable[str] = (),
     called: Mapping[str, str] | None = None,
     lists: bool = False,
+    repeated: Iterable[str] = (),
 ) -> Callable[[C], C]:
     """Replaces a command's parameter ``given`` by one option for each field of ``plan``.
+
+    Fields that hold several values may be given more than once: ``--attack linear --attack ig``
+    is ``--attack linear,ig``.
 
     Args:
         plan: The fields, each with the first paragraph of its description as the option's help.
@@ -43,9 +47,14 @@ def takes_fields_of(
         without: Fields that do not.
         called: Options whose names differ from their fields': ``{"attacks": "attack"}``.
         lists: Whether numbers may be lists, ``1,8``.
+        repeated: Fields of one value that the command takes a list of names for.
     """
     fields = [n for n in only or plan.model_fields if n not in set(without)]
-    options = [make_option((called or {}).get(n, n), plan, n, lists=lists) for n in fields]
+    several = {*repeated, *(n for n in fields if holds_several(plan.model_fields[n].annotation))}
+    options = [
+        make_option((called or {}).get(n, n), plan, n, lists=lists, repeated=n in several)
+        for n in fields
+    ]
     field_of = dict(zip([option.name for option in options], fields, strict=True))
 
     def decorate(function: C) -> C:
@@ -54,7 +63,8 @@ def takes_fields_of(
         def command(**values: Any) -> None:
             chosen = {name: values.pop(name) for name in field_of}
             given = {field_of[n]: v for n, v in chosen.items() if v is not None and v is not False}
-            function(given=given, **values)
+            joined = {n: join_repeated(v) for n, v in given.items() if n in several}
+            function(given=given | joined, **values)
 
         own = list(signature.parameters.values())
         place = [parameter.name for parameter in own].index(GIVEN)
@@ -105,20 +115,46 @@ NUMBERS = {int: NumberOrList(click.INT), float: NumberOrList(click.FLOAT)}
 
 
 def make_option(
-    name: str, plan: type[BaseModel], field: str, *, lists: bool = False
+    name: str,
+    plan: type[BaseModel],
+    field: str,
+    *,
+    lists: bool = False,
+    repeated: bool = False,
 ) -> inspect.Parameter:
     """The option that sets a field; it is None (a flag: False) where it is not given."""
-    kind = type_of_option(plan.model_fields[field].annotation)
+    kind: Any = type_of_option(plan.model_fields[field].annotation)
+    kind = list[str] if repeated else kind
     words, help_text = f"--{name.replace('_', '-')}", help_of(plan, field)
     if lists and kind in NUMBERS:
         option = typer.Option(words, help=help_text, click_type=NUMBERS[kind])
     else:
         option = typer.Option(words, help=help_text)
-    annotation = Annotated[kind if kind is bool else kind | None, option]  # type: ignore[valid-type]
+    annotation = Annotated[kind if kind is bool else kind | None, option]
     default = False if kind is bool else None
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
     )
+
+
+def join_repeated(texts: Sequence[str]) -> str:
+    """What was given in several options, as one of them gives it.
+
+    >>> join_repeated(["linear", "ig,dia"])
+    'linear,ig,dia'
+    """
+    return ",".join(texts)
+
+
+def holds_several(annotation: Any) -> bool:
+    """Whether a field holds several values.
+
+    >>> holds_several(tuple[str, ...] | None), holds_several(str)
+    (True, False)
+    """
+    if get_origin(annotation) in (Annotated, Union, types.UnionType):
+        return any(holds_several(each) for each in get_args(annotation))
+    return get_origin(annotation) is tuple
 
 
 def type_of_option(annotation: Any) -> type:

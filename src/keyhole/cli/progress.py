@@ -59,12 +59,15 @@ class Pace:
         return per_unit * max(0, self.total - self.done)
 
 
+PERCENT = "%"
+
+
 class Bar:
-    """The progress of long work: of all of it, and of one attack's iterations."""
+    """The progress of long work: of all of it, and of the attack or the pieces at work."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self.whole, self.attack = Pace(clock), Pace(clock)
-        self.text, self.attack_text = "preparing", ""
+        self.text, self.attack_text, self.unit = "preparing", "", "iterations"
 
     def begin(self, total: int) -> None:
         self.whole.begin(total)
@@ -82,8 +85,12 @@ class Bar:
         self.whole.skip(units)
 
     def iterate(self, done: int, total: int, text: str) -> None:
-        self.attack_text = text
+        self.attack_text, self.unit = text, "iterations"
         self.attack.reach(done, total)
+
+    def complete(self, share: float, text: str) -> None:
+        self.attack_text, self.unit = text, PERCENT
+        self.attack.reach(round(100 * share), 100)
 
     def seconds_left(self) -> float | None:
         """The time that all of it takes; at least that of the running attack."""
@@ -99,8 +106,14 @@ def build_rows(bar: Bar) -> Table:
     grid.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     add_row(grid, bar.whole, bar.seconds_left(), bar.text)
     if bar.attack.total is not None:
-        add_row(grid, bar.attack, bar.attack.seconds_left(), f"iterations: {bar.attack_text}")
+        add_row(grid, bar.attack, bar.attack.seconds_left(), describe_part(bar))
     return grid
+
+
+def describe_part(bar: Bar) -> str:
+    """What the second bar counts."""
+    of = " of" if bar.unit == PERCENT else ":"
+    return f"{bar.unit}{of} {bar.attack_text}"
 
 
 def add_row(grid: Table, pace: Pace, left: float | None, text: str) -> None:
@@ -130,7 +143,9 @@ def format_line(bar: Bar) -> str:
     if bar.whole.total is not None:
         parts.append(f"{bar.whole.done} of {bar.whole.total} done")
     if bar.attack.total is not None:
-        parts.append(f"iteration {bar.attack.done} of {bar.attack.total}")
+        counted = f"iteration {bar.attack.done} of {bar.attack.total}"
+        share = f"{bar.attack.done}% of {bar.attack_text}"
+        parts.append(share if bar.unit == PERCENT else counted)
     left = bar.seconds_left()
     if left is not None:
         parts.append(f"{format_duration(left)} left")

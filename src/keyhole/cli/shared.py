@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -35,13 +36,14 @@ def read_victims_at_once(text: str) -> int | None:
     return int(text)
 
 
-def read_seeds(seed: int | None, seeds: str | None) -> tuple[int, ...] | None:
-    """Reads ``0,1,2``; None if neither option is given."""
+def read_seeds(seed: int | None, seeds: Sequence[str] | None) -> tuple[int, ...] | None:
+    """Reads ``0,1,2``, from one option or several; None if neither option is given."""
     if seeds is None:
         return None if seed is None else (seed,)
     if seed is not None:
         raise BadValue("seeds: give --seed or --seeds, not both")
-    parts = [part.strip() for part in seeds.split(",")]
+    text = ",".join(seeds)
+    parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() for part in parts):
-        raise BadValue(f"seeds: write them as 0,1,2, got {shorten(seeds)}")
+        raise BadValue(f"seeds: write them as 0,1,2, got {shorten(text)}")
     return tuple(int(part) for part in parts)

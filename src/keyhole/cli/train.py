@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 FLOWER = "flower"
 
 
-@takes_fields_of(TrainingPlan)
+@takes_fields_of(TrainingPlan, repeated=("defense",))
 def train(
     *,
     given: Given,
@@ -45,7 +45,7 @@ def train(
     limit_gb: Annotated[
         float | None, typer.Option(help="Disk that a capture may use.", min=0)
     ] = None,
-    seeds: Annotated[str | None, typer.Option(help="Several seeds: 0,1,2.")] = None,
+    seeds: Annotated[list[str] | None, typer.Option(help="Several seeds: 0,1,2.")] = None,
     on: Annotated[str, typer.Option("--on", help="local, ray or flower (its simulation).")] = LOCAL,
     address: Address = None,
     workers: Workers = None,

@@ -41,7 +41,7 @@ class AdvisedSetting:
         images: How many images it attacked.
         attackers: Everybody who was tried.
         points: Points of accuracy lost against no defense; None: not measured.
-        seconds: Further seconds of training in a round; None: not measured.
+        seconds: Further seconds of training in a round; None: not measured, or seeds disagree.
     """
 
     defense: str
@@ -189,7 +189,7 @@ def advise_outcome(outcome: SettingOutcome, frontier: FrontierResult) -> Advised
         worst.images,
         outcome.attackers,
         None if cost is None else cost.points.value,
-        None if cost is None else cost.seconds,
+        cost.seconds if cost is not None and cost.agreed else None,
     )
 
 

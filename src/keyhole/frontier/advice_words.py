@@ -85,6 +85,7 @@ def describe_from_frontier(
     seeds, count = len(plan.seeds), plan.victim_images
     images = f"attacked: {count} image{'' if count == 1 else 's'} a client, {plan.victim_steps} "
     images += f"step{'' if plan.victim_steps == 1 else 's'} of lr {plan.lr:g}"
+    images += f"; {plan.bound}" if plan.bound else ""
     where = f" in {advice.where}" if advice.where else ""
     how = f"{plan.rounds} rounds, {seeds} seed{'' if seeds == 1 else 's'}; {images}"
     if not held:
@@ -101,10 +102,10 @@ def describe_setting(setting: AdvisedSetting) -> str:
     The upper end of the interval says how little is known of so few images.
     """
     price = ""
-    if setting.points is not None and setting.seconds is not None:
+    if setting.points is not None:
         change = "less" if setting.points >= 0 else "more"
-        price = f"{abs(setting.points):.1f} points of accuracy {change} than without a defense, "
-        price += f"{setting.seconds:+.2f} s a round; "
+        price = f"{abs(setting.points):.1f} points of accuracy {change} than without a defense"
+        price += "; " if setting.seconds is None else f", {setting.seconds:+.2f} s a round; "
     adaptive = any(who.endswith(f"({Attacker.ADAPTIVE.value})") for who in setting.attackers)
     known = "" if adaptive else "; no attacker who knows the defense was tried"
     return (

@@ -35,10 +35,13 @@ class Cost:
     Args:
         points: Points of accuracy lost, in percent; negative where it gained.
         seconds: Further seconds of training per round.
+        agreed: Whether every seed took longer, or every seed less long; else other work on the
+            machine decided.
     """
 
     points: Interval
     seconds: float
+    agreed: bool = True
 
 
 @dataclass(frozen=True)
@@ -128,14 +131,14 @@ class SettingOutcome:
             undefended: The outcome without a defense.
         """
         plain = {each.seed: each for each in undefended.seeds}
-        lost = [
-            100 * (plain[each.seed].accuracy - each.accuracy)
-            for each in self.seeds
-            if each.seed in plain
-        ]
+        pairs = [(plain[each.seed], each) for each in self.seeds if each.seed in plain]
+        lost = [100 * (before.accuracy - each.accuracy) for before, each in pairs]
+        slower = {
+            each.seconds / each.rounds > before.seconds / before.rounds for before, each in pairs
+        }
         points = mean_interval(lost) if lost else (float("nan"),) * 3
         seconds = self.seconds_per_round - undefended.seconds_per_round
-        return Cost(Interval(*points), seconds)
+        return Cost(Interval(*points), seconds, agreed=len(slower) < 2)
 
 
 def beats(one: SettingOutcome, other: SettingOutcome) -> bool:

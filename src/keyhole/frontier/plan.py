@@ -78,6 +78,13 @@ class FrontierPlan(TrainingPlan):
         """The ranges that are searched."""
         return tuple(read_range(text) for text in self.search)
 
+    @property
+    def bound(self) -> str:
+        """What the iterative attacks were held to, in words; empty: their own iterations."""
+        count = self.iterations
+        words = f"iterative attacks of at most {count} iteration{'' if count == 1 else 's'}"
+        return "" if count is None else words
+
     def training_plan(self, defense: str, seed: int) -> TrainingPlan:
         """The training of one setting with one seed.
 

@@ -80,7 +80,8 @@ def name_price(setting: SettingOutcome, result: FrontierResult) -> str:
         change += f" (95%: {low:+.1f} to {high:+.1f})"
     else:
         change += " (one seed: no interval)"
-    return f"{accuracy}, {change}; {cost.seconds:+.2f} s a round"
+    seconds = f"{cost.seconds:+.2f} s a round" if cost.agreed else "seeds disagree on the seconds"
+    return f"{accuracy}, {change}; {seconds}"
 
 
 def describe_evidence(setting: SettingOutcome) -> str:
@@ -137,6 +138,8 @@ def describe_not_tried(result: FrontierResult) -> list[str]:
         f"Attacked clients held {images} and took {steps}; clients with more images or steps were "
         "not attacked; they usually leak less."
     )
+    if plan.bound:
+        lines.append(f"Longer attacks: these were {plan.bound}; more --iterations may read more.")
     lines.append(
         "Seconds are those on the clock, of the fastest seed; settings that were trained side by "
         "side, or on other machines, can be compared only roughly."

@@ -111,7 +111,8 @@ def describe_facts(result: FrontierResult) -> str:
     images = plan.victims * plan.victim_images * seeds
     each = "one image" if plan.victim_images == 1 else f"{plan.victim_images} images"
     rounds = "1 round" if plan.rounds == 1 else f"{plan.rounds} rounds"
+    bound = f"; {plan.bound}" if plan.bound else ""
     return (
         f"{plan.clients} clients, {rounds}, lr {plan.lr:g}, {runs}; attacked with the first and "
-        f"with the last weights: {images} images, {each} a client"
+        f"with the last weights: {images} images, {each} a client{bound}"
     )

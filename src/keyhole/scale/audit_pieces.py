@@ -70,7 +70,8 @@ def build_audit_piece(stage: Stage, seed: int) -> Piece:
     """
     names = [stage.model, *stage.defenses, *stage.attacks, *stage.metrics]
     folder = stage.data if stage.data not in SOURCES and is_path(stage.data) else None
-    title = f"{', '.join(stage.attacks)} against {', '.join(stage.defenses)}, {stage.model}"
+    title = f"{', '.join(stage.attacks)} against {', '.join(stage.defenses)}, "
+    title += f"{stage.model} on {stage.data}"
     return build_piece(
         WORK,
         {"seed": seed, "stage": stage.model_dump(mode="json")},

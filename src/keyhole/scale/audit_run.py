@@ -53,6 +53,12 @@ class AuditPiece:
         """What tells its data from that of other pieces in reports: `` (batch_size=4, seed=1)``."""
         return describe_listed(self.values)
 
+    @property
+    def full_title(self) -> str:
+        """Its title and the listed values, each said once."""
+        seed = f", seed {self.seed}" if SEED in self.values else ""
+        return self.piece.title.removesuffix(seed) + self.suffix
+
 
 def list_audit_pieces(sweep: Sweep) -> list[AuditPiece]:
     """All pieces of a sweep, each once, in the order of the plan.
@@ -101,10 +107,11 @@ def run_sweep(
     """
     pieces = list_audit_pieces(sweep)
     check_stages([each.stage for each in pieces])
+    total = len(pieces)
     if shard is not None:
         pieces = shard.choose(pieces)
     if not pieces:
-        raise KeyholeError(f"shard {shard} has no pieces: the plan has fewer than that")
+        raise KeyholeError(f"shard {shard} has no pieces: the plan has {total}, take fewer shards")
     folder = Store.open(out, describe_plan(sweep, shard), fresh=fresh)
     try:
         if fresh:

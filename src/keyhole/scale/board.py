@@ -61,5 +61,5 @@ class Board:
             more = f" and {len(pieces) - SHOWN} more" if len(pieces) > SHOWN else ""
             words = f"{len(pieces)} at work{self.places and f' {self.places}'}: {named}{more}"
         self.progress.show(words)
-        done = sum(share for _, share, _ in pieces)
-        self.progress.iterate(round(100 * done), 100 * len(pieces), "of the pieces at work, in %")
+        share = sum(share for _, share, _ in pieces) / len(pieces)
+        self.progress.complete(share, "the piece at work" if len(pieces) == 1 else "those at work")
