@@ -40,6 +40,7 @@ from keyhole.cli.shared import (
 from keyhole.interrupts import INTERRUPTS
 from keyhole.scale.shard import read_shard
 from keyhole.spelling import split_names
+from keyhole.terminal import log
 
 OPTIONS = {"defenses": "defense", "attacks": "attack", "metrics": "metric", "nodes": "clients"}
 """Fields of a stage whose options have other names."""
@@ -132,6 +133,8 @@ def audit(
         keep_frontier(known, folder)
         page = write(result, frontier=known)
     gate = asked.judge(result, plan_file)
+    if part is not None and not (result.findings or result.skipped):
+        log(f"shard {part} has no pieces: the plan has fewer; merge takes its empty folder")
     print_run(result, page, wide=wide, as_json=as_json, gate=gate, frontier=known)
     exit_if_failed(gate)
 
