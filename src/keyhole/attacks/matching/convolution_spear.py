@@ -91,7 +91,11 @@ class ConvolutionSpear(Attack):
         return self.show(observation, found, labels, still)
 
     def read_labels(self, observation: Observation) -> Tensor | None:
-        """The labels as they are known, or as the last layer tells them; None: it does not."""
+        """The labels as they are known, or as the last layer tells them; None: it does not.
+
+        Args:
+            observation: What the server saw of one client.
+        """
         if observation.knowledge.labels is not None:
             return observation.knowledge.labels
         inference = LabelInference()
