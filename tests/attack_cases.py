@@ -54,6 +54,12 @@ def rectified() -> nn.Module:
     return nn.Sequential(*first, nn.Linear(32, 20), nn.ReLU(), nn.Linear(20, 10))
 
 
+def deep_convolution() -> nn.Module:
+    first = [nn.Conv2d(1, 40, 3, stride=2, padding=1), nn.ReLU(), nn.Conv2d(40, 40, 3, padding=1)]
+    end = [nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(40, 10)]
+    return nn.Sequential(*first, *end)
+
+
 def rectified_head() -> nn.Module:
     convolution = [nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.Flatten()]
     return nn.Sequential(
@@ -82,6 +88,7 @@ def model(name: str) -> nn.Module:
         "mlp-dropping": mlp_dropping,
         "rectified": rectified,
         "rectified-head": rectified_head,
+        "deep-convolution": deep_convolution,
         "vit-lora": vit_lora,
         "vit-lora-fresh": vit_lora_fresh,
     }
@@ -182,6 +189,14 @@ CASES = {
     ),
     "head-ig": Case("lenet", "8.", {"convolutions": "it needs a linear last layer"}),
     "decode": Case("lenet", "8.", {"convolutions": "it needs a linear last layer"}),
+    "conv-spear": Case(
+        "deep-convolution",
+        "2.",
+        {
+            "mlp": "it needs a convolution of stride 1",
+            "lenet": "it needs a convolution of stride 1",
+        },
+    ),
     "sme": ANY_MODEL,
     "epoch-matching": ANY_MODEL,
     "patch-lstsq": Case(

@@ -19,6 +19,8 @@ weights=runs/study-regimes/weights/resnet18-bn-70.safetensors
 
 # One way per line: its name, and the attack.
 ways_of_batches='
+conv       conv-spear
+conv-3000  conv-spear(iterations=3000,lr=0.01)
 decode     decode
 ig         ig(tv=1e-4)
 head-1     head-ig(tv=1e-4)
@@ -37,6 +39,8 @@ inversion  gradinversion(tv=1e-3)
 consensus  gradinversion(tv=1e-3,trials=4,rounds=2,noise=0.2)
 '
 ways_of_trained='
+conv       conv-spear
+conv-3000  conv-spear(iterations=3000,lr=0.01)
 decode     decode
 ig         ig
 ig-tv4     ig(tv=1e-4)
@@ -54,6 +58,8 @@ bn-2       gradinversion(tv=1e-3,statistics=1e-2)
 consensus  gradinversion(tv=1e-3,trials=4,rounds=2,noise=0.2)
 '
 ways_of_statistics='
+conv       conv-spear
+conv-3000  conv-spear(iterations=3000,lr=0.01)
 ig         ig(tv=1e-4,batch_statistics="ignored")
 both       ig(tv=1e-4,batch_statistics="both")
 both-2     ig(tv=1e-4,batch_statistics="both",statistics_weight=0.1)

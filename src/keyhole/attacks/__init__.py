@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         TrapWeights,
     )
     from keyhole.attacks.matching import (
+        ConvolutionSpear,
         DeepLeakage,
         DiaRead,
         DropoutInversion,
@@ -57,6 +58,7 @@ __all__ = [
     "Attack",
     "Checkpointer",
     "CocktailParty",
+    "ConvolutionSpear",
     "DeepLeakage",
     "DiaRead",
     "DropoutInversion",
@@ -133,8 +135,9 @@ ITERATIVE_TABLE = {
 
 APPROXIMATE_TABLE = {
     "decode": "keyhole.attacks.analytic:FeatureDecoding",
+    "conv-spear": "keyhole.attacks.matching:ConvolutionSpear",
 }
-"""Closed forms that are run only when asked for: what they read is blurred."""
+"""Attacks that are run only when asked for: what they read is blurred, or takes minutes."""
 
 ATTACKS: Registry["Attack"] = Registry(
     "attack",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole.attacks.analytic.probes import capture_input
+from keyhole.attacks.analytic.probes import capture_early_input
 from keyhole.data.image_set import normalise
 from keyhole.models.anatomy import Shape
 from keyhole.seeds import generator
@@ -30,6 +30,8 @@ GREY = 0.93
 """The share of the variance that the colours of a pixel have in common."""
 PENALTIES = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 """Ridge penalties that are tried, in units of the mean variance of an input."""
+NOISE = 1e-10
+"""Axes with less than this share of the largest variance are left out."""
 HELD_OUT = 0.1
 """The share of the random images by which the penalty is chosen."""
 SKIPPED = 7
@@ -132,7 +134,7 @@ class Measurement:
         like, found = next(self.model.parameters()), []
         for some in torch.split(images, SAMPLED_AT_ONCE):
             inputs = normalise(some, self.mean, self.std).to(like)
-            seen, _ = capture_input(self.model, self.layer, inputs)
+            seen = capture_early_input(self.model, self.layer, inputs)
             found.append(seen.flatten(1).cpu().double())
         return torch.cat(found)
 
@@ -203,17 +205,30 @@ def regress(inputs: Tensor, pixels: Tensor, shape: Shape) -> Decoder:
     held = max(1, int(HELD_OUT * len(inputs)))
     centre, mean = inputs[held:].mean(0), pixels[held:].mean(0)
     known, wanted = inputs[held:] - centre, pixels[held:] - mean
-    variances, axes = torch.linalg.eigh(known.T @ known / len(known))
+    axes, variances = find_axes(known)
     projected = (known @ axes).float().T @ wanted / len(known)
     tests, some = ((inputs[:held] - centre) @ axes).float(), slice(None, None, SKIPPED)
     truth = (pixels[:held] - mean)[:, some]
+    typical = variances.sum() / known.shape[1]
     best, chosen = float("inf"), PENALTIES[-1]
     for penalty in PENALTIES:
-        damped = (variances.clamp(min=0) + penalty * variances.mean()).float()
+        damped = (variances + penalty * typical).float()
         error = float((tests / damped @ projected[:, some] - truth).square().mean())
         if error < best:
             best, chosen = error, penalty
-    damped = (variances.clamp(min=0) + chosen * variances.mean()).float()
+    damped = (variances + chosen * typical).float()
     matrix = axes.float() @ (projected / damped[:, None])
     explained = 1 - best / float(truth.square().mean())
     return Decoder(centre.float(), mean, matrix, shape, max(0.0, explained))
+
+
+def find_axes(known: Tensor) -> tuple[Tensor, Tensor]:
+    """The principal axes ``[F, k]`` of rows ``[n, F]`` and their variances, with k at most n."""
+    count, width = known.shape
+    if width <= count:
+        variances, axes = torch.linalg.eigh(known.T @ known / count)
+        return axes, variances.clamp(min=0)
+    variances, weights = torch.linalg.eigh(known @ known.T / count)
+    kept = variances > NOISE * variances[-1]
+    variances, weights = variances[kept], weights[:, kept]
+    return known.T @ weights / (count * variances).sqrt(), variances

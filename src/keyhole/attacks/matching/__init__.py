@@ -1,6 +1,7 @@
 """Gradient matching: one engine with parts, and named attacks as rows of parts."""
 
 from keyhole.attacks.matching.attack import Matching
+from keyhole.attacks.matching.convolution_spear import ConvolutionSpear
 from keyhole.attacks.matching.epoch_matching import EpochMatching
 from keyhole.attacks.matching.grad_inversion import GradInversion
 from keyhole.attacks.matching.guided_inversion import HeadInversion, SpearInversion
@@ -22,6 +23,7 @@ from keyhole.attacks.matching.problem import take_as_one_step
 from keyhole.attacks.matching.surrogate import SurrogateInversion
 
 __all__ = [
+    "ConvolutionSpear",
     "DeepLeakage",
     "DiaRead",
     "DropoutInversion",

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from keyhole.attacks.analytic.probes import capture_input
+from keyhole.attacks.analytic.probes import capture_early_input
 from keyhole.attacks.matching.gradients.match import GradientMatch
 from keyhole.models.dropout_sites import Site
 
@@ -204,7 +204,7 @@ class KnownInputs(Prior):
 
     Args:
         weight: Weight of the term.
-        layer: Name of a linear layer.
+        layer: Name of a linear layer, or of a convolution.
         model: The model, whose parameters take no gradient.
     """
 
@@ -214,7 +214,8 @@ class KnownInputs(Prior):
 
     def __call__(self, guess: Guess) -> Tensor:
         victims, batch = guess.images.shape[:2]
-        inputs, _ = capture_input(self.model, self.layer, guess.images.flatten(0, 1))
+        images = guess.images.flatten(0, 1)
+        inputs = capture_early_input(self.model, self.layer, images).flatten(1)
         wanted = guess.known["inputs"].flatten(0, 1)
         distance = (inputs - wanted).square().sum(1) / wanted.square().sum(1).clamp(min=1e-20)
         guided = distance.view(victims, batch) * guess.known["guided"]
