@@ -88,4 +88,5 @@ class DirectionGaps(Function):
 
 def square_rows(x: Tensor) -> Tensor:
     """``|x|^2`` of each row of ``[N, P]``, without squares in memory."""
-    return torch.linalg.vector_norm(x, dim=1).square()
+    squares: Tensor = torch.linalg.vector_norm(x, dim=1).square()
+    return squares
