@@ -169,7 +169,10 @@ def draw_growth(found: Mapping[str, Any], file: Path) -> None:
             axes.loglog(sizes, line, "--", color=GREY, label=linear)
             axes.loglog(sizes, seconds, "o-", color=COLOURS[0], markersize=3, label="measured")
             axes.set_xlabel(label)
-            axes.set_title(f"exponent {row['exponent']:g}, at the end {row['last']:g}")
+            axes.set_xticks(sizes[:: 1 + len(sizes) // 5], minor=False)
+            axes.xaxis.set_major_formatter("{x:.0f}")
+            axes.minorticks_off()
+            axes.set_title(f"exponent {row['exponent']:.2f}, at the end {row['last']:.2f}", size=9)
             if place == 0:
                 axes.set_ylabel("seconds")
             axes.legend(frameon=False, fontsize=7)

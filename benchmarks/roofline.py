@@ -6,11 +6,12 @@
         --precision tf32 --trace trace.json
 
 Steps are run operation by operation, neither compiled nor recorded in a graph, so that each
-operation's time is its own: on a GPU that of its kernels, without launching; on a CPU its wall
-time, of which the lower quartile over the steps counts. FLOPs are those of products and
-convolutions, two per multiplication and addition; bytes are what an operation reads and writes if
-no cache helps. The roof of an operation is the time that its FLOPs or its bytes take at the
-machine's best, whichever is more: measured first, by a large product and a large copy.
+operation's time is its own: on a GPU that of its kernels, without launching, of which the lower
+quartile over the steps counts; on a CPU its wall time, of which the least counts, because other
+processes only add to it. FLOPs are those of products and convolutions, two per multiplication and
+addition; bytes are what an operation reads and writes if no cache helps. The roof of an operation
+is the time that its FLOPs or its bytes take at the machine's best, whichever is more: measured
+first, by a large product and a large copy.
 ``--trace`` keeps the profiler's trace of one step, for chrome://tracing or Perfetto.
 """
 
@@ -111,14 +112,15 @@ def measure_peaks(device: str, precision: str) -> tuple[float, float]:
     return 2 * side**3 / product, 8 * count / best_time(lambda: target.copy_(source), device)
 
 
-def best_time(work: Callable[[], object], device: str, turns: int = 10) -> float:
-    """The least time of some work."""
+def best_time(work: Callable[[], object], device: str, turns: int = 20) -> float:
+    """The least time of some work; on a CPU its processor time, which others change least."""
+    clock = time.perf_counter if device == "cuda" else time.process_time
     seconds = []
     for _ in range(turns + 1):
-        began = time.perf_counter()
+        began = clock()
         work()
         wait_for(device)
-        seconds.append(time.perf_counter() - began)
+        seconds.append(clock() - began)
     return min(seconds[1:])
 
 
@@ -157,7 +159,9 @@ def time_kinds(step: Callable[[], None], device: str, steps: int, trace: Path | 
     seconds: dict[str, float] = defaultdict(float)
     for calls in zip(*same, strict=True):
         times = sorted(microseconds for _, microseconds in calls)
-        seconds[find_kind(calls[0][0])] += times[len(times) // 4] * 1e-6
+        seconds[find_kind(calls[0][0])] += (
+            times[len(times) // 4] if device == "cuda" else times[0]
+        ) * 1e-6
     return seconds
 
 

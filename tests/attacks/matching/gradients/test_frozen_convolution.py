@@ -1,4 +1,4 @@
-"""Convolutions by frozen weights, products of columns and sums: values, both derivatives, work."""
+"""Convolutions by frozen weights and products of columns: values, both derivatives, work."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from keyhole.attacks.matching.gradients.frozen_convolution import ProductOfColumns, convolve
-from keyhole.attacks.matching.gradients.fused import HalfSquaredGaps, SquaredNorms
 from keyhole.attacks.matching.gradients.unfolding import ConvGeometry, multiply_columns, unfold
 
 CASES = [(1, 1, 1, 1), (2, 0, 1, 2), (2, 2, 2, 1)]
@@ -70,14 +69,3 @@ def test_products_of_columns_are_differentiated_in_their_own_order() -> None:
     assert by_left.is_contiguous()
     assert by_columns.is_contiguous()
     assert torch.autograd.gradcheck(ProductOfColumns.apply, (left, columns))
-
-
-def test_fused_sums_are_differentiated_exactly() -> None:
-    gradient, target = draw(2, 5, requires_grad=True), draw(2, 5).cos()
-    scale, target_scale = draw(2).exp().requires_grad_(), draw(2).exp()
-    assert torch.autograd.gradcheck(SquaredNorms.apply, (gradient,))
-    assert torch.autograd.gradgradcheck(SquaredNorms.apply, (gradient,))
-    assert torch.autograd.gradcheck(HalfSquaredGaps.apply, (gradient, scale, target, target_scale))
-    gaps = HalfSquaredGaps.apply(gradient, scale, target, target_scale)
-    plain = (gradient * scale[:, None] - target * target_scale[:, None]).square().sum(1) / 2
-    torch.testing.assert_close(gaps, plain)

@@ -22,11 +22,12 @@ from torch.func import functional_call
 
 from keyhole.attacks.matching.gradients.anchored_norm import KnownStatistics
 from keyhole.attacks.matching.gradients.factor_plan import FactorPlan
-from keyhole.attacks.matching.gradients.factors import Factors, sum_per_victim
+from keyhole.attacks.matching.gradients.factors import Factors
 from keyhole.attacks.matching.gradients.layer_call import LayerCall
 from keyhole.attacks.matching.gradients.layer_recorder import LayerRecorder
 from keyhole.attacks.matching.gradients.low_rank import LowRankTargets
 from keyhole.attacks.matching.gradients.match import GradientMatch
+from keyhole.attacks.matching.gradients.products import sum_per_victim
 from keyhole.attacks.matching.gradients.unfolding import unfold
 
 
@@ -170,7 +171,7 @@ def collect_gradients(
         if call.kind in ("linear", "conv"):
             columns = to_columns(gradient, victims, call.kind)
             if call.bias is not None:
-                built[call.bias] = columns.sum(1)
+                built[call.bias] = sum_positions(gradient, victims, call.kind)
             if call.weight is not None:
                 add_weight_gradient(call, columns, victims, built, factored)
             continue
@@ -222,6 +223,21 @@ def to_columns(x: Tensor, victims: int, kind: str) -> Tensor:
         return x.flatten(2).mT
     flat = x.reshape(victims, -1, x.shape[1], x[0, 0].numel())
     return flat.mT.reshape(victims, -1, x.shape[1])
+
+
+def sum_positions(gradient: Tensor, victims: int, kind: str) -> Tensor:
+    """The sum of output gradients over each victim's positions: ``[N, features]``.
+
+    It is taken before they are transposed, so that its derivative lies as they do.
+    """
+    if kind == "linear":
+        return to_columns(gradient, victims, kind).sum(1)
+    by_sample = gradient.flatten(2).sum(2)
+    return (
+        by_sample
+        if len(gradient) == victims
+        else by_sample.view(victims, -1, by_sample.shape[1]).sum(1)
+    )
 
 
 def shared_axes(call: LayerCall, gradient: Tensor) -> list[int]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from keyhole.attacks.matching.gradients.frozen_convolution import ProductOfColumns
 from keyhole.attacks.matching.gradients.gradient_weights import GradientWeights
 from keyhole.attacks.matching.gradients.low_rank import ALWAYS_BUILT
+from keyhole.attacks.matching.gradients.products import GramProduct, sum_per_victim
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Factors:
 
     def squared_norm(self) -> Tensor:
         """``|G|^2``, ``[N]``."""
-        D, U = self.output_gradients, self.inputs
-        return sum_per_victim((D @ D.mT) * (U @ U.mT))
+        squared: Tensor = GramProduct.apply(self.output_gradients, self.inputs)
+        return squared
 
     def weighted_squared_norm(self, weights: GradientWeights) -> Tensor:
         """``|G'|^2`` of the weighted gradient, ``[N]``.
@@ -78,8 +79,3 @@ class Factors:
         lefts = self.output_gradients @ left.to(self.output_gradients)
         rights = self.inputs @ right.to(self.inputs).mT
         return sum_per_victim(lefts * rights)
-
-
-def sum_per_victim(x: Tensor) -> Tensor:
-    """Sums over all axes but the first, in float32 at least: ``[N]``."""
-    return x.flatten(1).sum(1, dtype=torch.promote_types(x.dtype, torch.float32))

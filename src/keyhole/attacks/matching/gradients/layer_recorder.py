@@ -29,6 +29,7 @@ from keyhole.attacks.matching.gradients.layer_call import (
     LayerCall,
     LayerKind,
 )
+from keyhole.attacks.matching.gradients.products import are_stacks, multiply_twice_differentiably
 from keyhole.attacks.matching.gradients.softmax import is_large_softmax, softmax_rows
 from keyhole.attacks.matching.gradients.unfolding import (
     ConvGeometry,
@@ -43,6 +44,7 @@ BRANCHES = (Tensor.__bool__, Tensor.item, Tensor.tolist, Tensor.__int__, Tensor.
 """What a model calls on a tensor when its control flow depends on values."""
 
 SOFTMAXES = (F.softmax, torch.softmax, Tensor.softmax)
+PRODUCTS = (torch.matmul, Tensor.matmul, Tensor.__matmul__, torch.bmm, Tensor.bmm)
 
 MAX_COLUMN_POSITIONS = 256
 """Positions up to which a GPU convolves in float32 by a product with the columns, which are needed
@@ -107,6 +109,8 @@ class LayerRecorder(FixedMasks):
             return self._batch_norm(*args, **kwargs)
         if func in SOFTMAXES and self.names and args and is_large_softmax(*args, **kwargs):
             return softmax_rows(args[0])
+        if func in PRODUCTS and self.names and len(args) == 2 and are_stacks(*args):
+            return multiply_twice_differentiably(*args)
         return super().__torch_function__(func, types, args, kwargs)
 
     def sum_losses(self, targets: Tensor, logits: Tensor) -> Tensor:

@@ -107,6 +107,8 @@ class _Unfold(torch.autograd.Function):
         padded = F.pad(x, (columns, columns, rows, rows)) if rows or columns else x
         if compiles:
             return stack_columns(padded, geometry)
+        if x.is_cpu and geometry.dilation == (1, 1):
+            return copy_windows(padded, geometry)
         offsets = geometry.kernel[0] * geometry.kernel[1]
         out = x.new_empty(*x.shape[:2], offsets, *geometry.output_size)
         for offset, down, across in geometry.kernel_pixels():
@@ -143,6 +145,14 @@ class _Fold(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Any:
         return _Unfold.apply(gradient, ctx.geometry), None
+
+
+def copy_windows(padded: Tensor, geometry: ConvGeometry) -> Tensor:
+    """The columns ``[M, C * kernel, L]`` of padded images, by one copy of overlapping views."""
+    rows = padded.unfold(2, geometry.kernel[0], geometry.stride[0])
+    windows = rows.unfold(3, geometry.kernel[1], geometry.stride[1])
+    columns = windows.permute(0, 1, 4, 5, 2, 3)
+    return columns.reshape(len(padded), -1, prod(geometry.output_size))
 
 
 def stack_columns(padded: Tensor, geometry: ConvGeometry) -> Tensor:
@@ -204,6 +214,7 @@ def multiply_columns(
     columns: Tensor, weight: Tensor, bias: Tensor | None, geometry: ConvGeometry
 ) -> Tensor:
     """The same of columns ``[M, Q, L]``."""
-    product = weight.flatten(1) @ columns
+    flat = weight.flatten(1)
+    product = torch.bmm(flat.expand(len(columns), *flat.shape), columns)  # not folded into one
     product = product if bias is None else product + bias[:, None]
     return product.reshape(len(columns), len(weight), *geometry.output_size)

@@ -13,9 +13,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from keyhole.attacks.matching.gradients.fused import TINY
 from keyhole.attacks.matching.gradients.intervals import find_known
 from keyhole.attacks.matching.gradients.match import GradientMatch, squared_norms
-from keyhole.attacks.matching.parts.objectives import TINY, Objective, sum_terms
+from keyhole.attacks.matching.parts.objectives import Objective, sum_terms
 from keyhole.defenses.capabilities import Interval
 
 EXCESS_WEIGHT = 10.0

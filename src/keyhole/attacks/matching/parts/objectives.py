@@ -10,11 +10,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from keyhole.attacks.matching.gradients.fused import HalfSquaredGaps
+from keyhole.attacks.matching.gradients.fused import TINY, DirectionGaps
 from keyhole.attacks.matching.gradients.match import GradientMatch, squared_norms
-
-TINY = 1e-30
-"""Keeps norms of vanishing gradients away from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,32 +65,25 @@ class Cosine(Objective):
         return BoundedCosine(weights=self.weights)
 
     def __call__(self, match: GradientMatch) -> Tensor:
-        built: list[tuple[float, Tensor, Tensor]] = []
-        dots, squares, target_squares, factored = [], [], [], []
+        gradients, targets, weights = [], [], []
+        dots, squares, factored_squares, target_squares = [], [], [], []
         for name, weight in self.weighted_names(match):
+            target_squares.append(weight * match.target_square(name))
             if match.is_built(name):
                 gradient, target = self.gradient_pair(match, name)
-                built.append((weight, gradient.flatten(1), target.flatten(1)))
-                squares.append(weight * squared_norms(gradient))
-                target_squares.append(weight * squared_norms(target))
+                gradients.append(gradient.flatten(1))
+                targets.append(target.flatten(1))
+                weights.append(weight)
             else:
                 dot, square = match.products(name)
                 dots.append(weight * dot)
-                factored.append((weight * square, weight * match.target_square(name)))
-                squares.append(factored[-1][0])
-                target_squares.append(factored[-1][1])
-        scale = (sum_terms(squares).clamp(min=0) + TINY).rsqrt()
-        target_scale = sum_terms(target_squares).clamp(min=TINY).rsqrt()
-        terms = [
-            weight * HalfSquaredGaps.apply(g, scale, t, target_scale) for weight, g, t in built
-        ]
-        if factored:
-            square, target_square = (sum_terms([pair[i] for pair in factored]) for i in (0, 1))
-            cross = sum_terms(dots) * scale * target_scale
-            terms.append(
-                (square * scale.square() + target_square * target_scale.square()) / 2 - cross
-            )
-        return sum_terms(terms)
+                squares.append(weight * square)
+                factored_squares.append(target_squares[-1])
+        whole = sum_terms(target_squares)
+        products = (sum_or_zeros(terms, whole) for terms in (dots, squares, factored_squares))
+        target_scale = whole.clamp(min=TINY).rsqrt()
+        gaps: Tensor = DirectionGaps.apply(*products, target_scale, targets, weights, *gradients)
+        return gaps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,3 +137,8 @@ class NormsAndRightAngles(Objective):
 def sum_terms(terms: list[Tensor]) -> Tensor:
     """The sum of tensors ``[N]``, one per parameter."""
     return torch.stack(terms).sum(0)
+
+
+def sum_or_zeros(terms: list[Tensor], like: Tensor) -> Tensor:
+    """Their sum, or zeros if there are none."""
+    return sum_terms(terms) if terms else torch.zeros_like(like)
