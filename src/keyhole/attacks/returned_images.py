@@ -9,7 +9,7 @@ from torch import Tensor
 from keyhole.errors import DoesNotFit
 
 
-def check_shape(attack: str, images: Tensor, shape: Sequence[int]) -> None:
+def check_shape(attack: str, images: object, shape: Sequence[int]) -> None:
     """Refuses what is not a tensor of images as the model takes them.
 
     Args:

@@ -130,7 +130,8 @@ def make_option(
         option = typer.Option(words, help=help_text, click_type=NUMBERS[kind])
     else:
         option = typer.Option(words, help=help_text)
-    annotation = Annotated[kind if kind is bool else kind | None, option]
+    held: Any = kind if kind is bool else kind | None
+    annotation: Any = Annotated[held, option]
     default = False if kind is bool else None
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation

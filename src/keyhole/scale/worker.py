@@ -83,6 +83,10 @@ class PieceProgress(Progress):
         self.part = done / max(1, total)
         self.tell()
 
+    def complete(self, share: float, text: str) -> None:
+        self.part = share
+        self.tell()
+
     def tell(self) -> None:
         """Reports where the piece stands, unless that was done a moment ago."""
         now = time.monotonic()

@@ -54,8 +54,9 @@ class ConvolutionInputs:
     Args:
         layer: The convolution's name.
         inputs: Its input of each image, ``[B, C, h, w]``, float64.
-        gradients: The gradient at its output of each image, ``[B, C', h, w]``, up to one factor.
-        scaled: Whether the images' lengths are known; otherwise each has a norm of 1.
+        gradients: The gradient at its output of each image, ``[B, C', h, w]``.
+        scaled: Whether the images' lengths are known; otherwise each has a norm of 1, and its
+            gradient a factor of its own.
         mismatch: The relative error with which shifts explain the gradient.
     """
 
@@ -206,7 +207,7 @@ def scale(
         return ConvolutionInputs(site.name, mixed.inputs, mixed.gradients, False, mixed.mismatch)
     by = lengths.view(-1, 1, 1, 1)
     return ConvolutionInputs(
-        site.name, mixed.inputs * by, mixed.gradients / by, True, mixed.mismatch
+        site.name, mixed.inputs * by, mixed.gradients * top / by, True, mixed.mismatch
     )
 
 

@@ -17,6 +17,7 @@ from keyhole.attacks.analytic.convolution_features import (
     match_labels,
     read_convolution,
 )
+from keyhole.attacks.analytic.earlier_inputs import read_earlier
 from keyhole.attacks.analytic.features import Features, decode_features, mixes_batches
 from keyhole.attacks.analytic.labels import LabelInference
 from keyhole.attacks.analytic.probes import capture_early_input
@@ -31,10 +32,11 @@ class ConvolutionSpear(Attack):
     """Reads the inputs of a convolution for each image of a batch, and looks for such images.
 
     The kernel's shifts separate the positions, and the zeros of the ReLU before the layer separate
-    the images; both are exact. Images are decoded from these inputs by linear regression, and then
-    improved by gradient descent until the model gives them the inputs that were read. The loss,
-    the labels and the layers above do not matter, and batch norm in train mode does not either if
-    its statistics were uploaded.
+    the images; both are exact. The inputs of the convolution right before it then follow from its
+    own gradient, where that has enough equations. Images are decoded from these inputs by linear
+    regression, and then improved by gradient descent until the model gives them the inputs that
+    were read. The loss, the labels and the layers above do not matter, and batch norm in train
+    mode does not either if its statistics were uploaded.
 
     Args:
         iterations: Steps of the descent.
@@ -43,8 +45,8 @@ class ConvolutionSpear(Attack):
     """
 
     iterations: Annotated[int, Field(ge=0)] = 500
-    lr: Annotated[float, Field(gt=0)] = 0.02
-    tv: Annotated[float, Field(ge=0)] = 1e-3
+    lr: Annotated[float, Field(gt=0)] = 0.1
+    tv: Annotated[float, Field(ge=0)] = 1e-4
 
     name: ClassVar[str] = "conv-spear"
     summary: ClassVar[str] = "reads a deep convolution's inputs of each image, and inverts them"
@@ -88,7 +90,10 @@ class ConvolutionSpear(Attack):
                 diagnostics={"images": 0},
                 notes=("no convolution's gradient could be taken apart into images",),
             )
-        return self.show(observation, found, labels, still)
+        first = found
+        while earlier := read_earlier(found, observation, still, mixed=mixes_batches(observation)):
+            found = earlier
+        return self.show(observation, first, found, labels, still)
 
     def read_labels(self, observation: Observation) -> Tensor | None:
         """The labels as they are known, or as the last layer tells them; None: it does not.
@@ -106,6 +111,7 @@ class ConvolutionSpear(Attack):
     def show(
         self,
         observation: Observation,
+        first: ConvolutionInputs,
         found: ConvolutionInputs,
         labels: Tensor | None,
         still: nn.Module,
@@ -114,7 +120,8 @@ class ConvolutionSpear(Attack):
 
         Args:
             observation: What the server saw of one client.
-            found: The inputs.
+            first: The inputs of the convolution that separated the images.
+            found: The inputs nearest to the pixels, in the same order.
             labels: The batch's labels.
             still: The model that in evaluation mode computes what the client's model computed.
         """
@@ -123,7 +130,7 @@ class ConvolutionSpear(Attack):
         images, decoder = decode_features(features, still, knowledge)
         images, mismatch = self.improve(images, found, still, knowledge)
         if labels is not None:
-            order = match_labels(found, images, labels, still)
+            order = match_labels(first, images, labels, still)
             images, mismatch = images[order], mismatch[order]
         return Reconstruction(
             images=images,
