@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Cell:
         experiment: The experiment.
         ran: Whether it has a result.
         figures: The paper's figures beside ours; without a result, there are none.
-        explained: Which of the experiments that explain it have results.
+        explained: The experiments whose results explain it; see :func:`find_explanations`.
         gap: What its result lacks, ``part (...)`` or ``stale (...)``; empty: nothing.
         rests_on: How many images, drawings or members.
         found: What was found, where the paper has no figure.
@@ -67,20 +67,46 @@ def read_cells(study: Study, results: Path) -> list[Cell]:
 
 def read_cell(study: Study, experiment: Experiment, results: Path) -> Cell:
     """One experiment, with what its result says and lacks, if there is one."""
-    reasons = tuple(n for n in experiment.explained_by if read_result(results, n) is not None)
     known = read_result(results, experiment.name)
     if known is None:
-        return Cell(experiment, ran=False, figures=(), explained=reasons)
+        return Cell(experiment, ran=False, figures=(), explained=())
     figures = tuple(experiment.compare(study, known))
     return Cell(
         experiment,
         ran=True,
         figures=figures,
-        explained=reasons,
+        explained=find_explanations(study, experiment, figures, results),
         gap=experiment.find_gap(known, AS_DESCRIBED),
         rests_on=experiment.count_measured(known),
         found=experiment.tell(known),
     )
+
+
+def find_explanations(
+    study: Study, experiment: Experiment, figures: Sequence[Comparison], results: Path
+) -> tuple[str, ...]:
+    """The experiments that explain why figures are outside the tolerance; all of them, or none.
+
+    A figure is explained where the same figure of another experiment agrees with the paper's, or
+    differs by half as much: what an experiment changed was the reason, or much of it.
+
+    Args:
+        study: The study.
+        experiment: Names those that may explain it.
+        figures: Its figures beside the paper's.
+        results: The folder of results.
+    """
+    differing = [figure for figure in figures if not figure.agrees]
+    unexplained, names = set(differing), []
+    for name in experiment.explained_by:
+        known = read_result(results, name)
+        if known is None:
+            continue
+        others = list(study.find(name).compare(study, known))
+        here = {f for f in differing if any(f.is_explained_by(other) for other in others)}
+        unexplained -= here
+        names += [name] if here else []
+    return () if unexplained else tuple(names)
 
 
 def format_summary(study: Study, results: Path) -> Iterator[str]:
@@ -152,9 +178,12 @@ def count_cells(cells: list[Cell]) -> str:
     compared = verdicts["agrees"] + verdicts["explained"] + verdicts["differs"]
     bounds = f".{100 * TOLERANCES['ssim']:02.0f} SSIM, {TOLERANCES['psnr']:g} dB"
     bounds += f", {TOLERANCES['points']:g} points"
+    gaps = {cell.experiment.name for cell in cells if cell.gap}
+    partly = sum(c.verdict == "explained" and not gaps.isdisjoint(c.explained) for c in cells)
     parts = [
         f"{verdicts['agrees']} of {compared} cells with figures of the paper within tolerance"
         f" ({bounds}), {verdicts['explained']} explained"
+        f"{f' ({partly} by cells that are not whole)' if partly else ''}"
     ]
     if verdicts["differs"]:
         parts.append(f"{verdicts['differs']} neither")
