@@ -74,6 +74,7 @@ def shipped(study: str, name: str) -> dict:
             {"recipe": {"lr": 9.0}},
             "stale (training: lr 9.0, now 0.01)",
         ),
+        ("tip", "utility-cifar10-tip", {"recipe": {"rounds": 20}}, "part (20 of 30 rounds)"),
     ],
 )
 def test_a_gap_is_said_in_words(study: str, name: str, change: dict, gap: str) -> None:
