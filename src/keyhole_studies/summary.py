@@ -110,17 +110,17 @@ def find_explanations(
 
 
 def format_summary(study: Study, results: Path) -> Iterator[str]:
-    """Every cell: what it rests on, ours beside the paper's, how they stand; and a count of all."""
+    """Every cell: what it rests on, how it stands, ours beside the paper's; and a count of all."""
     cells = read_cells(study, results)
     gaps = {cell.experiment.name: cell.gap for cell in cells if cell.gap}
-    head = ("cell", "figure", "rests on", "ours (the paper's), * outside the tolerance", "state")
+    head = ("cell", "figure", "rests on", "state", "ours (the paper's), * outside the tolerance")
     rows = [
         [
             cell.experiment.name,
             cell.experiment.figure,
             cell.rests_on if cell.ran else "-",
-            describe_result(cell) if cell.ran else words(cell.experiment),
-            describe_state(cell, gaps),
+            cell.verdict,
+            "; ".join(filter(None, (describe_result(cell), describe_reason(cell, gaps)))),
         ]
         for cell in cells
     ]
@@ -146,13 +146,15 @@ def words(experiment: Experiment) -> str:
 
 
 def describe_result(cell: Cell) -> str:
-    """Ours beside the paper's figures; without any, what was found."""
+    """Ours beside the paper's figures; without any, what was found, or what would be done."""
+    if not cell.ran:
+        return words(cell.experiment)
     figures = [f"{figure}{'' if figure.agrees else ' *'}" for figure in cell.figures]
     return ", ".join(figures) or cell.found
 
 
-def describe_state(cell: Cell, gaps: Mapping[str, str]) -> str:
-    """How a cell stands, and the experiments that explain a difference.
+def describe_reason(cell: Cell, gaps: Mapping[str, str]) -> str:
+    """Why a cell has no result, what its result lacks, or what explains a difference.
 
     Args:
         cell: The cell.
@@ -161,7 +163,7 @@ def describe_state(cell: Cell, gaps: Mapping[str, str]) -> str:
     if not cell.ran:
         return cell.experiment.waits or NOT_YET
     if cell.verdict != "explained":
-        return cell.gap or cell.verdict
+        return cell.gap
     because = cell.experiment.explained_by
     told = {name: f": {gaps[name]}" if name in gaps else "" for name in cell.explained}
     reasons = "; ".join(f"{name}: {because[name]}{lacks}" for name, lacks in told.items())
