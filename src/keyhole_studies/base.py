@@ -113,7 +113,8 @@ class Experiment(ABC):
 
     def count_measured(self, known: dict[str, Any]) -> str:
         """What a result rests on, in a word or two."""
-        return f"{known['images']:,} images" if "images" in known else ""
+        count = known.get("images")
+        return "" if count is None else f"{count:,} image{'' if count == 1 else 's'}"
 
     def tell(self, known: dict[str, Any]) -> str:
         """What a result found, in a line; it stands where the paper has no figure."""

@@ -55,7 +55,9 @@ def study(
     victims: Annotated[
         int | None, typer.Option(help="Clients attacked in each experiment.")
     ] = None,
-    iterations: Annotated[int | None, typer.Option(help="Iterations, at most.")] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Iterations of attacks, and rounds of an accuracy, at most.")
+    ] = None,
     parity: Annotated[str | None, typer.Option(help="paper: attacks exactly as published.")] = None,
     victims_at_once: Annotated[str, typer.Option(help="Victims that share the device.")] = "auto",
     within: Annotated[

@@ -36,7 +36,24 @@ class Comparison:
         >>> Comparison("ig", "ssim", 0.44, 0.48).agrees, Comparison("ig", "psnr", 24.9, 14.6).agrees
         (True, False)
         """
-        return abs(self.ours - self.paper) <= TOLERANCES[self.scale] + 1e-9
+        return self.distance <= TOLERANCES[self.scale] + 1e-9
+
+    @property
+    def distance(self) -> float:
+        """By what the two differ."""
+        return abs(self.ours - self.paper)
+
+    def is_explained_by(self, other: Comparison) -> bool:
+        """Whether the same figure of another experiment agrees, or differs by half as much.
+
+        >>> sigmoid = Comparison("ig", "ssim", 0.006, 0.48)
+        >>> sigmoid.is_explained_by(Comparison("ig", "ssim", 0.349, 0.48))
+        True
+        >>> sigmoid.is_explained_by(Comparison("ig", "ssim", 0.2, 0.48))
+        False
+        """
+        same = (self.what, self.scale) == (other.what, other.scale)
+        return same and (other.agrees or other.distance <= self.distance / 2)
 
     def __str__(self) -> str:
         digits = 3 if self.scale == "ssim" else 1

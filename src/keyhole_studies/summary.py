@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Cell:
         experiment: The experiment.
         ran: Whether it has a result.
         figures: The paper's figures beside ours; without a result, there are none.
-        explained: Which of the experiments that explain it have results.
+        explained: The experiments whose results explain it; see :func:`find_explanations`.
         gap: What its result lacks, ``part (...)`` or ``stale (...)``; empty: nothing.
         rests_on: How many images, drawings or members.
         found: What was found, where the paper has no figure.
@@ -67,34 +67,60 @@ def read_cells(study: Study, results: Path) -> list[Cell]:
 
 def read_cell(study: Study, experiment: Experiment, results: Path) -> Cell:
     """One experiment, with what its result says and lacks, if there is one."""
-    reasons = tuple(n for n in experiment.explained_by if read_result(results, n) is not None)
     known = read_result(results, experiment.name)
     if known is None:
-        return Cell(experiment, ran=False, figures=(), explained=reasons)
+        return Cell(experiment, ran=False, figures=(), explained=())
     figures = tuple(experiment.compare(study, known))
     return Cell(
         experiment,
         ran=True,
         figures=figures,
-        explained=reasons,
+        explained=find_explanations(study, experiment, figures, results),
         gap=experiment.find_gap(known, AS_DESCRIBED),
         rests_on=experiment.count_measured(known),
         found=experiment.tell(known),
     )
 
 
+def find_explanations(
+    study: Study, experiment: Experiment, figures: Sequence[Comparison], results: Path
+) -> tuple[str, ...]:
+    """The experiments that explain why figures are outside the tolerance; all of them, or none.
+
+    A figure is explained where the same figure of another experiment agrees with the paper's, or
+    differs by half as much: what an experiment changed was the reason, or much of it.
+
+    Args:
+        study: The study.
+        experiment: Names those that may explain it.
+        figures: Its figures beside the paper's.
+        results: The folder of results.
+    """
+    differing = [figure for figure in figures if not figure.agrees]
+    unexplained, names = set(differing), []
+    for name in experiment.explained_by:
+        known = read_result(results, name)
+        if known is None:
+            continue
+        others = list(study.find(name).compare(study, known))
+        here = {f for f in differing if any(f.is_explained_by(other) for other in others)}
+        unexplained -= here
+        names += [name] if here else []
+    return () if unexplained else tuple(names)
+
+
 def format_summary(study: Study, results: Path) -> Iterator[str]:
-    """Every cell: what it rests on, ours beside the paper's, how they stand; and a count of all."""
+    """Every cell: what it rests on, how it stands, ours beside the paper's; and a count of all."""
     cells = read_cells(study, results)
     gaps = {cell.experiment.name: cell.gap for cell in cells if cell.gap}
-    head = ("cell", "figure", "rests on", "ours (the paper's), * outside the tolerance", "state")
+    head = ("cell", "figure", "rests on", "state", "ours (the paper's), * outside the tolerance")
     rows = [
         [
             cell.experiment.name,
             cell.experiment.figure,
             cell.rests_on if cell.ran else "-",
-            describe_result(cell) if cell.ran else words(cell.experiment),
-            describe_state(cell, gaps),
+            cell.verdict,
+            "; ".join(filter(None, (describe_result(cell), describe_reason(cell, gaps)))),
         ]
         for cell in cells
     ]
@@ -120,13 +146,15 @@ def words(experiment: Experiment) -> str:
 
 
 def describe_result(cell: Cell) -> str:
-    """Ours beside the paper's figures; without any, what was found."""
+    """Ours beside the paper's figures; without any, what was found, or what would be done."""
+    if not cell.ran:
+        return words(cell.experiment)
     figures = [f"{figure}{'' if figure.agrees else ' *'}" for figure in cell.figures]
     return ", ".join(figures) or cell.found
 
 
-def describe_state(cell: Cell, gaps: Mapping[str, str]) -> str:
-    """How a cell stands, and the experiments that explain a difference.
+def describe_reason(cell: Cell, gaps: Mapping[str, str]) -> str:
+    """Why a cell has no result, what its result lacks, or what explains a difference.
 
     Args:
         cell: The cell.
@@ -135,7 +163,7 @@ def describe_state(cell: Cell, gaps: Mapping[str, str]) -> str:
     if not cell.ran:
         return cell.experiment.waits or NOT_YET
     if cell.verdict != "explained":
-        return cell.gap or cell.verdict
+        return cell.gap
     because = cell.experiment.explained_by
     told = {name: f": {gaps[name]}" if name in gaps else "" for name in cell.explained}
     reasons = "; ".join(f"{name}: {because[name]}{lacks}" for name, lacks in told.items())
@@ -152,9 +180,12 @@ def count_cells(cells: list[Cell]) -> str:
     compared = verdicts["agrees"] + verdicts["explained"] + verdicts["differs"]
     bounds = f".{100 * TOLERANCES['ssim']:02.0f} SSIM, {TOLERANCES['psnr']:g} dB"
     bounds += f", {TOLERANCES['points']:g} points"
+    gaps = {cell.experiment.name for cell in cells if cell.gap}
+    partly = sum(c.verdict == "explained" and not gaps.isdisjoint(c.explained) for c in cells)
     parts = [
         f"{verdicts['agrees']} of {compared} cells with figures of the paper within tolerance"
         f" ({bounds}), {verdicts['explained']} explained"
+        f"{f' ({partly} by cells that are not whole)' if partly else ''}"
     ]
     if verdicts["differs"]:
         parts.append(f"{verdicts['differs']} neither")

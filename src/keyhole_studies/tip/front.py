@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from keyhole.device import find_device
 from keyhole_studies.audits import attack_of_row
 from keyhole_studies.base import Experiment, Study, StudyContext, name_device
 from keyhole_studies.comparisons import Comparison
-from keyhole_studies.coverage import settings_gap
+from keyhole_studies.coverage import count_gap, settings_gap
 from keyhole_studies.drawing import COLOURS, GREY, MARKS, name_marks, save_png
 from keyhole_studies.result_files import read_result
 from keyhole_studies.tip.averaging import FedAvgSettings, run_rounds
@@ -36,10 +36,12 @@ class UtilityExperiment(Experiment):
 
     def measure(self, study: Study, context: StudyContext) -> dict[str, Any]:
         device = find_device(context.device)
-        context.progress.show(f"{self.name}: {self.settings.rounds} rounds under {self.defense}")
+        rounds = self.count_rounds(context)
+        settings = replace(self.settings, rounds=rounds)
+        context.progress.show(f"{self.name}: {rounds} rounds under {self.defense}")
         *_, last = run_rounds(
             self.defense,
-            self.settings,
+            settings,
             data=self.data,
             seed=study.seed,
             device=device,
@@ -49,16 +51,24 @@ class UtilityExperiment(Experiment):
             "piece": self.name,
             "defense": self.defense,
             "data": self.data,
-            "recipe": asdict(self.settings),
+            "recipe": asdict(settings),
             "seed": study.seed,
             "device": name_device(device),
             "accuracy": last["accuracy"],
         }
 
+    def count_rounds(self, context: StudyContext) -> int:
+        """Rounds of training: those of the settings, or fewer where the context says so."""
+        most = context.changes.get("iterations")
+        return min(self.settings.rounds, int(most)) if most else self.settings.rounds
+
     def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
-        """Accuracy after another training, or under another defense, does not count."""
-        gap = settings_gap(known["recipe"], asdict(self.settings), "training")
-        return gap or settings_gap(known, {"defense": self.defense})
+        """Another training or defense, or fewer rounds."""
+        had = known["recipe"].get("rounds", self.settings.rounds)
+        now = {**asdict(self.settings), "rounds": had}
+        gap = settings_gap(known["recipe"], now, "training")
+        gap = gap or settings_gap(known, {"defense": self.defense})
+        return gap or count_gap(had, self.count_rounds(context), "rounds")
 
     def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
         """Accuracy, where the paper has one."""

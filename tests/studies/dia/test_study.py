@@ -245,5 +245,6 @@ def test_a_star_stands_for_all_that_begin_so_and_none_is_chosen_twice() -> None:
         "lenet-cifar10-p00",
         "lenet-tanh-mnist-p00",
         "lenet-tanh-cifar10-p00",
+        "lenet-wide-cifar10-p00",
     }
     assert STUDY.choose([]) == list(STUDY.experiments)

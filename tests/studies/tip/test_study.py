@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,21 @@ def test_a_setting_is_trained(tmp_path: Path) -> None:
     *_, last = run_rounds("tip(epsilon=1.0)", small, data="digits", seed=STUDY.seed)
     assert found["accuracy"] == last["accuracy"]
     assert found["recipe"]["rounds"] == 2
+
+
+def test_a_setting_that_is_trained_for_fewer_rounds_is_done_in_part(tmp_path: Path) -> None:
+    small = FedAvgSettings(
+        name="small", rounds=3, lr=0.05, clients=3, sampled=2, epochs=1, model="lenet", every=2
+    )
+    experiment = UtilityExperiment("utility-digits-none", "none", small, "digits")
+    whole = StudyContext(tmp_path, None, "cpu", NullProgress())
+    fewer = dataclasses.replace(whole, changes={"iterations": 1})
+    found = experiment.measure(STUDY, fewer)
+    assert found["recipe"]["rounds"] == 1
+    assert experiment.covers(found, fewer)
+    assert experiment.find_gap(found, whole) == "part (1 of 3 rounds)"
+    more = dataclasses.replace(whole, changes={"iterations": 100})
+    assert experiment.find_gap(found, more) == "part (1 of 3 rounds)"
 
 
 def test_committed_results_belong_to_experiments(keyhole: Command) -> None:
