@@ -20,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.grad import conv2d_input
 
 from keyhole.attacks.analytic.convolution_features import FITS, PROBES, ConvolutionInputs
 from keyhole.models.anatomy import Shape, cache_per_model
@@ -56,6 +57,23 @@ class Feeding:
     rectified: bool
 
 
+@dataclass(frozen=True)
+class Call:
+    """What a module was given and returned; it keeps both, so that no identity is used twice.
+
+    Args:
+        name: The module's name.
+        received: Its input.
+        returned: Its output.
+        before: The call that made its input; None: something else did.
+    """
+
+    name: str
+    received: Tensor
+    returned: Tensor
+    before: Call | None
+
+
 @cache_per_model
 @torch.no_grad()
 def find_feeding(model: nn.Module, shape: Shape) -> dict[str, Feeding]:
@@ -66,14 +84,16 @@ def find_feeding(model: nn.Module, shape: Shape) -> dict[str, Feeding]:
         shape: The shape of its images, ``(C, H, W)``.
     """
     still = copy.deepcopy(model).eval()
-    made: dict[int, tuple[str, Tensor]] = {}
-    kept: list[Tensor] = []  # so that no tensor's identity is used twice
-    received: dict[str, list[Tensor]] = {}
+    made: dict[int, tuple[Call, int]] = {}
+    calls: dict[str, list[Call]] = {}
 
     def record(name: str, args: tuple[Tensor, ...], output: Tensor) -> None:
-        kept.extend((args[0], output))
-        made[id(output)] = (name, args[0])
-        received.setdefault(name, []).append(args[0])
+        before, version = made.get(id(args[0]), (None, 0))
+        if before is not None and args[0]._version != version:
+            before = None  # something was added to it in place
+        call = Call(name, args[0], output, before)
+        made[id(output)] = call, output._version
+        calls.setdefault(name, []).append(call)
 
     for name, module in still.named_modules():
         if isinstance(module, nn.ReLU):
@@ -86,26 +106,24 @@ def find_feeding(model: nn.Module, shape: Shape) -> dict[str, Feeding]:
     still(torch.randn(PROBES, *shape, generator=generator(0, "convolutions")).to(like))
     modules = dict(still.named_modules())
     found = {}
-    for layer, inputs in received.items():
-        if not isinstance(modules[layer], nn.Conv2d) or len(inputs) > 1:
+    for layer, (call, *more) in calls.items():
+        rectifier = call.before
+        if more or not isinstance(modules[layer], nn.Conv2d) or rectifier is None:
             continue
-        chain: list[str] = []
-        at = inputs[0]
-        while id(at) in made and len(chain) < 3:
-            name, at = made[id(at)]
-            chain.append(name)
-            if is_plain(modules[name]):
-                break
-        kinds = [modules[name] for name in chain]
-        if not kinds or not isinstance(kinds[0], nn.ReLU) or not is_plain(kinds[-1]):
+        norm = rectifier.before
+        if not isinstance(modules[rectifier.name], nn.ReLU) or norm is None:
             continue
-        if len(kinds) == 3 and not isinstance(kinds[1], BATCH_NORMS):
+        normed = isinstance(modules[norm.name], BATCH_NORMS)
+        first = norm.before if normed else norm
+        if first is None or not is_plain(modules[first.name]) or len(calls[first.name]) > 1:
             continue
-        if len(received[chain[-1]]) == 1:
-            before = made.get(id(at))
-            rectified = before is not None and isinstance(modules[before[0]], nn.ReLU)
-            norm = chain[1] if len(chain) == 3 else None
-            found[layer] = Feeding(chain[-1], norm, (at.shape[2], at.shape[3]), rectified)
+        before = first.before
+        found[layer] = Feeding(
+            first.name,
+            norm.name if normed else None,
+            (first.received.shape[2], first.received.shape[3]),
+            before is not None and isinstance(modules[before.name], nn.ReLU),
+        )
     return found
 
 
@@ -179,6 +197,8 @@ def read_earlier(
     gradient = observation.update.gradient()
     if site is None or not found.scaled or f"{site.name}.weight" not in gradient:
         return None
+    if not is_plain(still.get_submodule(found.layer)):
+        return None
     layer, later = still.get_submodule(site.name), still.get_submodule(found.layer)
     assert isinstance(layer, nn.Conv2d)
     assert isinstance(later, nn.Conv2d)
@@ -188,9 +208,14 @@ def read_earlier(
     if between is None or positions > min(rows, MOST_POSITIONS):
         return None
     let_through = found.inputs > HIDDEN * found.inputs.max()
-    kernel = later.weight.detach().cpu().double()
-    sides = (kernel.shape[2] // 2, kernel.shape[3] // 2)
-    arriving = F.conv_transpose2d(found.gradients, kernel, padding=sides) * let_through
+    assert not isinstance(later.padding, str)
+    arriving = let_through * conv2d_input(  # type: ignore[no-untyped-call]
+        found.inputs.shape,
+        later.weight.detach().cpu().double(),
+        found.gradients,
+        stride=later.stride,
+        padding=later.padding,
+    )
     seen = (found.inputs - between.offset) / between.slope
     hidden = suppose_hidden(seen, let_through, between)
     wanted = gradient[f"{site.name}.weight"].detach().cpu().double()
@@ -210,6 +235,7 @@ def read_earlier(
         top = (-between.offset / between.slope - between.mean) * between.slope.sign()
         hidden = between.mean + torch.minimum(below, top) * between.slope.sign()
         hidden = centre_hidden(hidden, seen, let_through, between)
+    assert inputs is not None  # the loop returned otherwise
     wrong = float(
         ((computed - seen) * let_through).norm() / ((seen - between.mean) * let_through).norm()
     )
