@@ -75,12 +75,19 @@ def test_one_server_whose_attack_does_not_apply_leaves_the_other_s_row() -> None
     results = {
         "share-strong-quickstart-honest": {"rows": rows, "acted": {"status": "acted"}, **about},
         "share-strong-quickstart-malicious": {"does_not_fit": "attack 'imprint' does not apply"},
+        "mjp-weak-vit-small-malicious": {
+            "rows": rows,
+            "acted": None,
+            "skipped": {"april": "it needs one image"},
+            **about,
+        },
     }
     page = "\n".join(write_page(study, results))
     row = "| quickstart CNN | `share` | not run | 10.0, 0% | no attacker | no attacker"
     assert f"{row} | does not fit | no attacker | no attacker |" in page
     assert "- `share` on `quickstart`, malicious server: attack 'imprint' does not apply" in page
     assert "does not fit `quickstart`" not in page
+    assert "- `april` does not apply to `vit-small` under `mjp`, malicious server: it needs" in page
 
 
 def test_a_cell_without_a_figure_says_why() -> None:
