@@ -54,10 +54,18 @@ class AuditExperiment(Experiment):
         gap = settings_gap(known.get("stage", {}), now, "clients")
         gap = gap or settings_gap(known.get("setting", {}), describe_setting(stage))
         gap = gap or count_gap(known["images"], stage.victims * stage.batch_size, "images")
-        for text in stage.attacks:
+        for text in self.list_attacks(known):
             row = find_attack(known, text)
             gap = gap or attack_gap(text, row, stage.iterations)
         return gap
+
+    def list_attacks(self, known: dict[str, Any]) -> Sequence[str]:
+        """The attacks that a whole result has rows of; all, by default.
+
+        Args:
+            known: The result.
+        """
+        return self.stage.attacks
 
     def compare(self, study: Study, known: dict[str, Any]) -> Iterator[Comparison]:
         """SSIM and PSNR by the attacks that the paper has figures of."""

@@ -22,6 +22,7 @@ SMALLEST = {
     "csvar.py": "--images 1 --turns 1",
     "csvar_unshuffle.py": "--sets faces --images 2 --gallery 8",
     "defense_cost.py": "--steps 1 --rounds 1 --only pruning,mjp",
+    "epsilon.py": "--seeds 1 --canaries 100",
     "growth.py": "--model mlp --victims 1,2 --sides 8,16 --batches 1,2 --clients 1,2 --turns 1",
     "incoming.py": "--fresh 1 --trained 1 --held-out 0 --architectures lenet",
     "ray_pieces.py": "--pieces 10 --busy 2 --seconds 0.05 --turns 1",
@@ -68,6 +69,18 @@ def test_defense_cost(capsys: Capture) -> None:
     assert found["rows"][0]["ratio"] == 1
     assert all(row["milliseconds"] > 0 for row in found["rows"])
     assert found["refused"][0].startswith("mjp: ")
+
+
+def test_epsilon(capsys: Capture) -> None:
+    pytest.importorskip("opacus")
+    pytest.importorskip("flwr")
+    rows = run_here("epsilon.py", capsys)["rows"]
+    whole = json.loads((ROOT / "results" / "epsilon" / "digits.json").read_text())["rows"]
+    settings = ("defense", "steps", "lr", "delta", "claimed")
+    assert [[row[k] for k in settings] for row in rows] == [[r[k] for k in settings] for r in whole]
+    proven = {row["defense"]: max(row["lower_bounds"]) for row in rows if row["steps"] == 1}
+    assert proven["weak-dp"] > 2 * proven["dp(epsilon=5)"]
+    assert proven["weak-dpsgd"] > 2 * proven["dpsgd(noise=1.0)"]
 
 
 @pytest.mark.parametrize("attack", ["ig", "dia"])

@@ -12,7 +12,7 @@ from torch import nn
 
 pytest.importorskip("flwr")
 
-from keyhole.defenses import ClientSide, FlowerClipping, FlowerLocalDp
+from keyhole.defenses import Acted, ClientSide, FlowerClipping, FlowerLocalDp, check_defense
 from keyhole.defenses.flower_mods import run_mod
 from keyhole.errors import BadUpdate, DoesNotFit
 from keyhole.seeds import generator
@@ -86,6 +86,23 @@ def test_a_sensitivity_below_the_norm_is_told() -> None:
     caveats = FlowerLocalDp(sensitivity=1e-4, epsilon=0.5).caveats(nn.Linear(2, 2))
     assert any("epsilon = 5e+03" in caveat for caveat in caveats)
     assert FlowerLocalDp(epsilon=0.5).caveats(nn.Linear(2, 2)) == []
+
+
+@pytest.mark.parametrize("sensitivity", [1.0, 1e-3, 0.0])
+def test_noise_below_what_the_budget_needs_is_found(sensitivity: float) -> None:
+    """The real mod, whose clipping norm is 1, with a sensitivity that is not."""
+    model = nn.Linear(50, 40)
+    plain = Update({"weight": drawn().change["w"], "bias": drawn().change["w"][:, 0].clone()})
+    defense = FlowerLocalDp(epsilon=5.0, sensitivity=sensitivity)
+    sent = defense.on_update(plain, ClientSide(generator(1), model=model))
+    for reference in (plain, None):
+        found = check_defense(defense, sent, model, reference=reference)
+        assert found is not None
+        assert found.status is (Acted.ACTED if sensitivity == 1 else Acted.WEAK), found.words
+        noise = found.checks[0]
+        assert noise.expected == pytest.approx(math.sqrt(2 * math.log(1.25e5)) / 5)
+        if reference is not None:
+            assert noise.found == pytest.approx(noise.expected * sensitivity, rel=0.1, abs=1e-6)
 
 
 def test_a_mod_that_fails_sends_nothing() -> None:

@@ -10,7 +10,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
-from keyhole.defenses.base import ClientSide, Defense, Telemetry
+from keyhole.defenses.base import ClientSide, Defense, Telemetry, trace_noise
 from keyhole.defenses.budget import Budget
 from keyhole.defenses.flower_mods import caveats_of_mods, require_flower, run_mod
 from keyhole.defenses.noise_model import Noise, uniform_noise
@@ -25,7 +25,8 @@ class FlowerLocalDp(Defense):
     """Clips the update and adds Gaussian noise by running Flower's own ``LocalDpMod``.
 
     Sigma is ``sensitivity sqrt(2 ln(1.25 / delta)) / epsilon``: the mod takes the sensitivity as it
-    is given, whatever the clipping norm. The budget is that of one round.
+    is given, whatever the clipping norm. The budget is that of one round. It needs a sensitivity of
+    at least the clipping norm: audits say that the defense does less than it declares below that.
 
     Args:
         clipping_norm: The largest norm of the update.
@@ -48,7 +49,15 @@ class FlowerLocalDp(Defense):
     @property
     def sigma(self) -> float:
         """The standard deviation of the noise, in the units of the update."""
-        return self.sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
+        return self._sigma_for(self.sensitivity)
+
+    @property
+    def claimed_sigma(self) -> float:
+        """The standard deviation that the budget needs: an update is as long as the clip."""
+        return self._sigma_for(max(self.sensitivity, self.clipping_norm))
+
+    def _sigma_for(self, sensitivity: float) -> float:
+        return sensitivity * math.sqrt(2 * math.log(1.25 / self.delta)) / self.epsilon
 
     def incompatibilities(self, model: nn.Module) -> list[str]:
         require_flower()
@@ -81,8 +90,9 @@ class FlowerLocalDp(Defense):
         return uniform_noise(update, model, self.sigma / (update.lr * update.steps))
 
     def expected_traces(self, update: Update, model: nn.Module) -> Sequence[Trace]:
-        """The noise, and the norm."""
-        noise = super().expected_traces(update, model)
+        """The noise that the budget needs, and the norm."""
+        needed = uniform_noise(update, model, self.claimed_sigma / (update.lr * update.steps))
+        noise = trace_noise(needed, of_training=False)
         return [*noise, NormTrace(self.clipping_norm, self.sigma)]
 
     def claimed_budget(self, update: Update, telemetry: Telemetry) -> Budget:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,10 @@ from keyhole.attacks import ATTACKS
 from keyhole.auditing import choose_attackers, run_plan
 from keyhole.defenses import DEFENSES
 from keyhole.errors import DoesNotFit
+from keyhole.spelling import parse_call
 from keyhole_studies.audits import AuditExperiment, attack_of_row, condense
 from keyhole_studies.base import Study, StudyContext
+from keyhole_studies.coverage import part
 from keyhole_studies.tip.front import UtilityExperiment
 
 UNFIT = "does_not_fit"
@@ -52,13 +54,25 @@ class FieldAudit(AuditExperiment):
             **condense(self, result),
             "defense": self.stage.defenses[0],
             "acted": None if acted is None else {"status": acted.status, "words": acted.words},
+            "skipped": {each.attack: each.why for each in result.skipped},
         }
 
-    def covers(self, known: dict[str, Any], context: StudyContext) -> bool:
-        """Whether there are enough victims, and every attacker; what does not fit needs none."""
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Too few victims, or an attacker of today; what does not fit needs none."""
         if UNFIT in known:
-            return True
-        return super().covers(known, context) and not self.find_missing(known)
+            return ""
+        missing = [f"{attack} ({attacker})" for attack, attacker in self.find_missing(known)]
+        gap = super().find_gap(known, context)
+        return gap or (part(f"without {', '.join(missing)}") if missing else "")
+
+    def tell(self, known: dict[str, Any]) -> str:
+        """Mean PSNR by attack, or that there is none."""
+        return "does not fit" if UNFIT in known else super().tell(known)
+
+    def list_attacks(self, known: dict[str, Any]) -> Sequence[str]:
+        """Those that apply to the network: a result says which do not."""
+        skipped = {parse_call(attack)[0] for attack in known.get("skipped", {})}
+        return [text for text in self.stage.attacks if parse_call(text)[0] not in skipped]
 
     def find_missing(self, known: Mapping[str, Any]) -> list[tuple[str, str]]:
         """The attackers of today who use an attack of an earlier result, and are not in it.
@@ -98,6 +112,14 @@ class FieldAccuracy(UtilityExperiment):
         except DoesNotFit as error:
             return {"piece": self.name, UNFIT: str(error)}
 
-    def covers(self, known: dict[str, Any], context: StudyContext) -> bool:
-        """Whether it is the same training; what does not fit needs none."""
-        return UNFIT in known or super().covers(known, context)
+    def find_gap(self, known: dict[str, Any], context: StudyContext) -> str:
+        """Another training; what does not fit needs none."""
+        return "" if UNFIT in known else super().find_gap(known, context)
+
+    def count_measured(self, known: dict[str, Any]) -> str:
+        """The test images, if it was trained."""
+        return "" if UNFIT in known else super().count_measured(known)
+
+    def tell(self, known: dict[str, Any]) -> str:
+        """The accuracy, or that there is none."""
+        return "does not fit" if UNFIT in known else super().tell(known)

@@ -25,26 +25,38 @@ def draw_trade(study: Study, results: Path, folder: Path) -> list[Path]:
     if not panels:
         return []
 
+    families = list(study.labels["defense"])
+    measured = {point.family for own in panels.values() for point in own}
+    shown = {f: label for f, label in study.labels["defense"].items() if f in measured}
+
     def draw(figure: Any) -> None:
         grid = figure.subplots(1, len(panels), squeeze=False, sharex=True, sharey=True)[0]
         for axes, (name, found) in zip(grid, panels.items(), strict=True):
-            draw_panel(axes, found, study.labels["defense"])
+            draw_panel(axes, found, shown, families)
             axes.set_title(labels[name])
         grid[0].set_ylabel("accuracy after training")
         grid[-1].legend(frameon=False, fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
         for axes, found in zip(grid, panels.values(), strict=True):
-            families = list(study.labels["defense"])
             names = [(p.strength, place_of(p), style_of(families, p.family)[0]) for p in found]
             name_marks(axes, names)
 
     return [save_png(draw, folder / FILE, size=(4.6 * len(panels) + 1.6, 4.2))]
 
 
-def draw_panel(axes: Any, found: Sequence[Point], labels: Mapping[str, str]) -> None:
-    """The marks of one network; a line joins the strengths of one defense."""
+def draw_panel(
+    axes: Any, found: Sequence[Point], labels: Mapping[str, str], families: Sequence[str]
+) -> None:
+    """The marks of one network; a line joins the strengths of one defense.
+
+    Args:
+        axes: Where to draw.
+        found: The network's points.
+        labels: The defenses that any panel has, in words.
+        families: All defenses, by which colours and marks are given.
+    """
     for family, label in labels.items():
         own = [place_of(point) for point in found if point.family == family]
-        colour, mark = style_of(list(labels), family)
+        colour, mark = style_of(families, family)
         across, up = zip(*own, strict=True) if own else ((), ())
         axes.plot(across, up, mark, ls="-", lw=0.6, ms=4, color=colour, label=label)
     axes.margins(0.12)

@@ -75,6 +75,7 @@ def write_page(study: Study, results: Results) -> Iterator[str]:
     yield from format_markdown(study, points)
     yield ""
     yield from describe_unfit(points)
+    yield from describe_skipped(points)
     yield from describe_idle(points)
     if any(point.accuracy is not None for point in points):
         yield f"![privacy against accuracy](img/{FILE})"
@@ -145,6 +146,19 @@ def describe_unfit(points: list[Point]) -> Iterator[str]:
         words = reason.partition("the model: ")[2] or reason
         yield f"- `{family}` does not fit `{network}`: {words}"
     if why:
+        yield ""
+
+
+def describe_skipped(points: list[Point]) -> Iterator[str]:
+    """Which attacks do not apply to a network under a defense, and why, each once."""
+    lines = [
+        f"- `{attack}` does not apply to `{point.network}` under `{point.family}`, "
+        f"{PARTS[server]}: {why}"
+        for point in points
+        for (server, attack), why in point.skipped.items()
+    ]
+    yield from dict.fromkeys(lines)
+    if lines:
         yield ""
 
 

@@ -56,6 +56,7 @@ class Point:
         unfit: Why the defense, or the attack of one server, does not fit the network: by server,
             and for ``accuracy``.
         audited: The attackers whose attacks apply to the network, by server of an audit.
+        skipped: Why attacks do not apply to the network, by server and attack.
         acted: ``acted``, ``weak``, ``idle`` or ``unknown``; empty: not measured.
     """
 
@@ -68,6 +69,7 @@ class Point:
     expected: set[tuple[str, str]] = field(default_factory=set)
     unfit: dict[str, str] = field(default_factory=dict)
     audited: dict[str, set[str]] = field(default_factory=dict)
+    skipped: dict[tuple[str, str], str] = field(default_factory=dict)
     acted: str = ""
 
     def worst(self, server: str) -> Reading | None:
@@ -129,6 +131,7 @@ def add_audit(point: Point, audit: FieldAudit, result: Mapping[str, Any] | None)
     late = {who for _, who in audit.find_missing(result)}
     own = {row["attacker"] for row in result["rows"].values()}
     point.audited[audit.server] = late | own
+    point.skipped |= {(audit.server, a): why for a, why in result.get("skipped", {}).items()}
     point.readings |= read_rows(audit.server, result)
     point.acted = (result["acted"] or {}).get("status", "")
 

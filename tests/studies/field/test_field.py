@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,9 @@ from keyhole_studies.field.grid import read_field
 from keyhole_studies.field.page import write_page
 from keyhole_studies.field.points import Gap, Reading, collect_points, read_rows
 from keyhole_studies.field.tables import LEGEND, format_tables, make_rows
-from keyhole_studies.result_files import read_results
+from keyhole_studies.result_files import read_results, write_result
 from keyhole_studies.show import format_study, make_result_rows
+from keyhole_studies.summary import read_cells
 from scripts import ROOT
 
 SHARED = Path(os.environ.get("KEYHOLE_DATA") or ROOT.parent / "shared" / "data")
@@ -73,12 +75,19 @@ def test_one_server_whose_attack_does_not_apply_leaves_the_other_s_row() -> None
     results = {
         "share-strong-quickstart-honest": {"rows": rows, "acted": {"status": "acted"}, **about},
         "share-strong-quickstart-malicious": {"does_not_fit": "attack 'imprint' does not apply"},
+        "mjp-weak-vit-small-malicious": {
+            "rows": rows,
+            "acted": None,
+            "skipped": {"april": "it needs one image"},
+            **about,
+        },
     }
     page = "\n".join(write_page(study, results))
     row = "| quickstart CNN | `share` | not run | 10.0, 0% | no attacker | no attacker"
     assert f"{row} | does not fit | no attacker | no attacker |" in page
     assert "- `share` on `quickstart`, malicious server: attack 'imprint' does not apply" in page
     assert "does not fit `quickstart`" not in page
+    assert "- `april` does not apply to `vit-small` under `mjp`, malicious server: it needs" in page
 
 
 def test_a_cell_without_a_figure_says_why() -> None:
@@ -128,6 +137,32 @@ def test_a_result_without_an_attacker_of_today_is_measured_again(tmp_path: Path)
     assert cell.covers({"images": 4, "rows": rows | known}, context)
     assert not cell.covers({"images": 3, "rows": rows | known}, context)
     assert cell.covers({"does_not_fit": "it has no layers"}, context)
+    assert cell.find_gap({"images": 4, "rows": rows}, context) == (
+        "part (without ig (adaptive), dlg (adaptive))"
+    )
+
+
+def test_an_attack_that_does_not_apply_is_not_measured_again(tmp_path: Path) -> None:
+    cell = load_study("field").find("oasis-weak-quickstart-malicious")
+    assert isinstance(cell, FieldAudit)
+    context = StudyContext(tmp_path, None, "cpu", NullProgress())
+    row = {"attacker": "paper", "parameters": {}}
+    old: dict[str, Any] = {"images": 32, "rows": {"imprint": row}}
+    assert cell.find_gap(old, context) == "part (without imprint-weights)"
+    why = {"imprint-weights": "it has one image per client", "trap-weights": "no linear layer"}
+    assert cell.covers({**old, "skipped": why}, context)
+
+
+def test_cells_that_do_not_fit_are_whole_and_say_so(tmp_path: Path) -> None:
+    study = load_study("field")
+    unfit = {"piece": "", "does_not_fit": "it has no dropout layers"}
+    names = [f"dropout-weak-quickstart-{kind}" for kind in ("honest", "accuracy")]
+    for name in names:
+        write_result(tmp_path, name, unfit)
+    found = {cell.experiment.name: cell for cell in read_cells(study, tmp_path) if cell.ran}
+    said = {name: (cell.gap, cell.found) for name, cell in found.items()}
+    assert said == dict.fromkeys(names, ("", "does not fit"))
+    assert any(names[1] in line for line in format_study(study, tmp_path))
 
 
 def test_every_result_that_ships_has_the_attackers_of_today() -> None:
