@@ -112,8 +112,6 @@ def test_only_what_stands_right_before_is_found() -> None:
     assert found["layer3.0.conv2"].name == "layer3.0.conv1"
     assert found["layer3.0.conv2"].norm == "layer3.0.bn1"
     assert found["layer3.0.conv2"].grid == (16, 16)
-    assert found["layer3.0.conv2"].rectified
     # A block's sum, which is made in place, stands between a block and the next.
     assert "layer3.0.conv1" not in found
     assert "layer3.1.conv1" not in found
-    assert not find_feeding(network(), (3, 12, 12))["3"].rectified

@@ -30,8 +30,8 @@ from keyhole.threat import Observation
 
 ROUNDS = 6
 """Rounds in which what the ReLU hid is computed anew."""
-HIDDEN = 1e-4
-"""Inputs so much smaller than the largest count as zeros of the ReLU."""
+ABOVE_NOISE = 3.0
+"""Inputs so many times the size of the most negative one count as let through by the ReLU."""
 DEGENERATE = 1e-6
 """Singular values so much smaller than the largest count as 0."""
 MOST_POSITIONS = 1024
@@ -48,13 +48,11 @@ class Feeding:
         name: Its name in the model.
         norm: The BatchNorm behind it; None: there is none.
         grid: Height and width of its input.
-        rectified: Whether a ReLU made its input.
     """
 
     name: str
     norm: str | None
     grid: tuple[int, int]
-    rectified: bool
 
 
 @dataclass(frozen=True)
@@ -117,12 +115,10 @@ def find_feeding(model: nn.Module, shape: Shape) -> dict[str, Feeding]:
         first = norm.before if normed else norm
         if first is None or not is_plain(modules[first.name]) or len(calls[first.name]) > 1:
             continue
-        before = first.before
         found[layer] = Feeding(
             first.name,
             norm.name if normed else None,
             (first.received.shape[2], first.received.shape[3]),
-            before is not None and isinstance(modules[before.name], nn.ReLU),
         )
     return found
 
@@ -207,7 +203,8 @@ def read_earlier(
     rows = layer.out_channels * layer.kernel_size[0] * layer.kernel_size[1]
     if between is None or positions > min(rows, MOST_POSITIONS):
         return None
-    let_through = found.inputs > HIDDEN * found.inputs.max()
+    noise = max(-float(found.inputs.min()), 0.0)  # a ReLU's output has no negative values
+    let_through = found.inputs > ABOVE_NOISE * noise
     assert not isinstance(later.padding, str)
     arriving = let_through * conv2d_input(  # type: ignore[no-untyped-call]
         found.inputs.shape,
@@ -241,8 +238,6 @@ def read_earlier(
     )
     if not wrong < FITS:
         return None
-    if site.rectified:
-        inputs = inputs.clamp(min=0)
     return ConvolutionInputs(site.name, inputs, leaving, True, max(found.mismatch, wrong))
 
 
