@@ -3,7 +3,8 @@
     python tools/measure_convolutions.py --data-dir DATA --out results/clients/convolutions_cpu.json
 
 ResNet-18 with random weights, one step of SGD at a rate of .1, weights and buffers shared: for each
-batch size and mode of batch norm the relative errors of every image's inputs. Seconds on a CPU.
+batch size and mode of batch norm the relative errors of every image's inputs, at the layer that is
+read and at the one before it. Seconds of processor time per client.
 """
 
 from __future__ import annotations
@@ -15,10 +16,12 @@ from pathlib import Path
 
 import torch
 from scipy.optimize import linear_sum_assignment
+from torch import Tensor, nn
 
 from keyhole.atomic import write_json
 from keyhole.attacks.analytic import capture_input
-from keyhole.attacks.analytic.convolution_features import read_convolution
+from keyhole.attacks.analytic.convolution_features import ConvolutionInputs, read_convolution
+from keyhole.attacks.analytic.earlier_inputs import read_earlier
 from keyhole.attacks.matching.guided_inversion import hold_statistics
 from keyhole.auditing import read_versions
 from keyhole.data import ImageSet, load
@@ -52,8 +55,8 @@ def main() -> None:
 
 def measure(data: ImageSet, batch: int, mode: str, clients: int) -> dict[str, object]:
     """The relative errors of the images of some clients."""
-    errors: list[float] = []
-    layers: set[str] = set()
+    errors: dict[str, list[float]] = {"layer": [], "earlier": []}
+    names: dict[str, set[str]] = {"layer": set(), "earlier": set()}
     begin = time.process_time()
     for client in range(clients):
         images = data.images(range(client * batch, (client + 1) * batch))
@@ -81,24 +84,33 @@ def measure(data: ImageSet, batch: int, mode: str, clients: int) -> dict[str, ob
         assert still is not None
         found = read_convolution(seen, still.eval())
         if found is None:
-            errors += [1.0] * batch
             continue
-        layers.add(found.layer)
-        with torch.no_grad():
-            inputs, _ = capture_input(still, found.layer, data.normalise(images))
-        truth = inputs.flatten(1).double()
-        costs = torch.cdist(found.inputs.flatten(1), truth) / truth.norm(dim=1)
-        places = linear_sum_assignment(costs.numpy())
-        errors += costs[places].tolist()
-    return {
-        "batch": batch,
-        "mode": mode,
-        "images": len(errors),
-        "layers": sorted(layers),
-        "worst": max(errors),
-        "median": float(torch.tensor(errors).median()),
-        "seconds": round((time.process_time() - begin) / clients, 1),
-    }
+        for module in still.modules():
+            if isinstance(module, nn.ReLU):
+                module.inplace = False
+        earlier = read_earlier(found, seen, still, mixed=mode == "train")
+        for kind, each in (("layer", found), ("earlier", earlier)):
+            if each is not None:
+                names[kind].add(each.layer)
+                errors[kind] += list_errors(each, still, data.normalise(images))
+    row: dict[str, object] = {"batch": batch, "mode": mode, "images": batch * clients}
+    for kind in names:
+        row[kind] = {
+            "names": sorted(names[kind]),
+            "images": len(errors[kind]),
+            "worst": max(errors[kind], default=None),
+        }
+    return {**row, "seconds": round((time.process_time() - begin) / clients, 1)}
+
+
+def list_errors(found: ConvolutionInputs, still: nn.Module, images: Tensor) -> list[float]:
+    """The relative error of each image's inputs, in whatever order they come."""
+    with torch.no_grad():
+        inputs, _ = capture_input(still, found.layer, images)
+    truth = inputs.flatten(1).double()
+    costs = torch.cdist(found.inputs.flatten(1), truth) / truth.norm(dim=1)
+    errors: list[float] = costs[linear_sum_assignment(costs.numpy())].tolist()
+    return errors
 
 
 if __name__ == "__main__":

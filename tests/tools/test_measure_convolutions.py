@@ -21,4 +21,8 @@ def test_inputs_are_exact_with_and_without_batch_statistics(
     script.main()
     rows = json.loads(out.read_text())["rows"]
     assert [row["mode"] for row in rows] == ["eval", "train"]
-    assert all(row["images"] == 2 and row["worst"] < 1e-2 for row in rows)
+    for row in rows:
+        assert row["layer"]["images"] == row["earlier"]["images"] == 2
+        assert row["layer"]["names"] != row["earlier"]["names"]
+        assert row["layer"]["worst"] < 1e-2
+        assert row["earlier"]["worst"] < 5e-2

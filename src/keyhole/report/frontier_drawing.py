@@ -48,6 +48,7 @@ def draw_front(figure: Any, lines: Sequence[SettingLine]) -> None:
     axes.set_ylabel("accuracy")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda share, at: f"{share:.0%}")
+    axes.locator_params(steps=(1, 2, 5, 10))  # ticks that whole percents can name
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 
