@@ -19,10 +19,13 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
 from keyhole.atomic import write_json
-from keyhole.attacks.analytic import capture_input
-from keyhole.attacks.analytic.convolution_features import ConvolutionInputs, read_convolution
-from keyhole.attacks.analytic.earlier_inputs import read_earlier
-from keyhole.attacks.matching.guided_inversion import hold_statistics
+from keyhole.attacks.analytic import (
+    ConvolutionInputs,
+    capture_input,
+    read_convolution,
+    read_earlier,
+)
+from keyhole.attacks.matching import hold_statistics
 from keyhole.auditing import read_versions
 from keyhole.data import ImageSet, load
 from keyhole.defenses import NoDefense

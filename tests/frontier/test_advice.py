@@ -93,7 +93,8 @@ def test_without_any_measurement_the_command_for_one_is_named(result: AuditResul
 
 
 def test_measurements_of_the_very_regime_are_named_without_a_price(result: AuditResult) -> None:
-    shipped = next(each for each in read_shipped() if each.held and each.met_adaptive)
+    known = [each for each in read_shipped() if each.server == "honest"]
+    shipped = next(each for each in known if each.held and each.met_adaptive)
     regime = shipped.regime
     recipe = {
         **result.findings[0].recipe,

@@ -2,6 +2,8 @@
 
 from keyhole.attacks.analytic.april import April, strip_first_block
 from keyhole.attacks.analytic.cocktail_party import CocktailParty
+from keyhole.attacks.analytic.convolution_features import ConvolutionInputs, read_convolution
+from keyhole.attacks.analytic.earlier_inputs import read_earlier
 from keyhole.attacks.analytic.features import FeatureDecoding
 from keyhole.attacks.analytic.head_inputs import read_head_inputs
 from keyhole.attacks.analytic.labels import LabelInference
@@ -15,6 +17,7 @@ from keyhole.attacks.analytic.step_order import infer_order
 __all__ = [
     "April",
     "CocktailParty",
+    "ConvolutionInputs",
     "FeatureDecoding",
     "LabelInference",
     "LinearLeak",
@@ -23,6 +26,8 @@ __all__ = [
     "Spear",
     "capture_input",
     "infer_order",
+    "read_convolution",
+    "read_earlier",
     "read_head_inputs",
     "strip_first_block",
 ]

@@ -4,7 +4,11 @@ from keyhole.attacks.matching.attack import Matching
 from keyhole.attacks.matching.convolution_spear import ConvolutionSpear
 from keyhole.attacks.matching.epoch_matching import EpochMatching
 from keyhole.attacks.matching.grad_inversion import GradInversion
-from keyhole.attacks.matching.guided_inversion import HeadInversion, SpearInversion
+from keyhole.attacks.matching.guided_inversion import (
+    HeadInversion,
+    SpearInversion,
+    hold_statistics,
+)
 from keyhole.attacks.matching.inverting_gradients import (
     DiaRead,
     DropoutInversion,
@@ -39,6 +43,7 @@ __all__ = [
     "SurrogateInversion",
     "UploadedModelInversion",
     "Wiig",
+    "hold_statistics",
     "take_as_one_step",
     "use_precision",
 ]

@@ -24,7 +24,23 @@ from keyhole.attacks.analytic.probes import capture_early_input
 from keyhole.attacks.base import Attack, Reconstruction
 from keyhole.attacks.matching.guided_inversion import hold_statistics
 from keyhole.data.image_set import normalise
+from keyhole.models.anatomy import Shape, cache_per_model
 from keyhole.threat import Knowledge, Observation
+
+
+@cache_per_model
+def copy_still(model: nn.Module, shape: Shape) -> nn.Module:
+    """A copy in evaluation mode that overwrites none of its values; one for all clients.
+
+    Args:
+        model: The model.
+        shape: The shape of its images.
+    """
+    still = copy.deepcopy(model).eval()
+    for module in still.modules():
+        if isinstance(module, nn.ReLU):
+            module.inplace = False
+    return still
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,15 +89,12 @@ class ConvolutionSpear(Attack):
         return {f"{next(iter(list_readable(observation))).name}.weight"}
 
     def reconstruct(self, observation: Observation) -> Reconstruction:
-        still = observation.model
+        model, shape = observation.model, observation.knowledge.shape
         if mixes_batches(observation):
             held = hold_statistics(observation)
             assert held is not None  # as `incompatibilities` says
-            still = held
-        still = copy.deepcopy(still).eval()
-        for module in still.modules():
-            if isinstance(module, nn.ReLU):
-                module.inplace = False
+            model = held
+        still = copy_still(model, shape)
         labels = self.read_labels(observation)
         found = read_convolution(observation, still)
         if found is None:
