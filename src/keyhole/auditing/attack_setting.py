@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from keyhole.attacks import Attack, Gifd
+from keyhole.attacks import Attack, ConvolutionSpear, Gifd
 from keyhole.attacks.generative.prior import public_half
 from keyhole.auditing.resolve import ResolvedStage
 from keyhole.auditing.stage_attacks import (
@@ -176,6 +176,9 @@ def build_setting(
             ]
         else:
             fallbacks = choose_fallback_attacks(defense, resolved.data.shape)
+            convolutions = ConvolutionSpear()
+            if not find_incompatibilities(convolutions, server, resolved, defense):
+                fallbacks = [convolutions, *fallbacks]
             more, refused = _build_runs(
                 resolved, defense, [resolved.configure(attack) for attack in fallbacks], server
             )

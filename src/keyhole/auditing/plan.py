@@ -32,9 +32,9 @@ from keyhole.settings import (
 from keyhole.untrusted import check_depth, read_regular
 
 AUTO = "auto"
-"""Every closed form that applies to an honest server. If none of them reads images, also IG, GIFD
-(for images of its generator's shape), the attacks that the defense was published with, and those
-that need to know the defense."""
+"""Every closed form that applies to an honest server. If none of them reads images, also
+`conv-spear` where it applies, IG, GIFD (for images of its generator's shape), the attacks that the
+defense was published with, and those that need to know the defense."""
 MAX_PLAN_BYTES = 1 << 20
 LATER_FIELDS = (
     *("metrics", "aggregate", "epochs", "local_batch_size", "optimiser"),
