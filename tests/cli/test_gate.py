@@ -91,7 +91,7 @@ def steps() -> dict[str, str]:
     return {"github": gate["run"], "gitlab": "\n".join(job["script"])}
 
 
-@pytest.mark.parametrize("host", ["github", "gitlab"])
+@pytest.mark.parametrize("host", ["github", pytest.param("gitlab", marks=pytest.mark.slow)])
 def test_the_steps_of_the_examples_end_as_documented(host: str, tmp_path: Path) -> None:
     """0: passed, 3: failed, 2: the plan is missing; the report's files are there but for 2."""
     shim = tmp_path / "bin" / "keyhole"

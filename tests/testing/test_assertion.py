@@ -59,7 +59,13 @@ def test_a_share_that_says_nothing_is_refused(share: float) -> None:
         assert_private("mlp", "digits", max_read=share, **LINEAR)
 
 
-@pytest.mark.parametrize("line", ['pytest_plugins = ["keyhole.testing.pytest_plugin"]', REWRITTEN])
+@pytest.mark.parametrize(
+    "line",
+    [
+        'pytest_plugins = ["keyhole.testing.pytest_plugin"]',
+        pytest.param(REWRITTEN, marks=pytest.mark.slow),
+    ],
+)
 def test_the_fixture_works_in_a_suite_that_asks_for_it(tmp_path: Path, line: str) -> None:
     (tmp_path / "conftest.py").write_text(line)
     (tmp_path / "test_mine.py").write_text(

@@ -20,6 +20,8 @@ APPLIES_TO = {
     "peft-imprint": {"adapters:vit-small"},
 }
 ONLY_WITH_THE_MODEL = {"april"}
+SLOW = {"imprint one-shot": ("resnet18",), "imprint cumulative": ("resnet18",)}
+"""Where another form of the same attack on the same network is tried in the fast suite."""
 
 
 def test_no_attack_with_a_lying_server_is_forgotten_here() -> None:
@@ -27,8 +29,14 @@ def test_no_attack_with_a_lying_server_is_forgotten_here() -> None:
     assert {attack.name for attack in ATTACKS.values()} == lying
 
 
-@pytest.mark.parametrize("name", ARCHITECTURES)
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    ("attack", "name"),
+    [
+        pytest.param(attack, name, marks=[pytest.mark.slow] if name in SLOW.get(attack, ()) else [])
+        for attack in ATTACKS
+        for name in ARCHITECTURES
+    ],
+)
 def test_an_altered_model_raises_an_alarm(attack: str, name: str) -> None:
     weights = alter(ATTACKS[attack], make(name))
     assert (weights is not None) == (name in APPLIES_TO.get(attack, ARCHITECTURES))
