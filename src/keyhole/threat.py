@@ -134,6 +134,7 @@ class PublicKnowledge:
         batch_size: How many images each client trains on.
         steps: How many local steps clients take.
         clients: How many clients' updates the server gets as one sum.
+        lr: The learning rate that it tells clients; None: it does not know theirs.
     """
 
     shape: tuple[int, int, int]
@@ -142,6 +143,7 @@ class PublicKnowledge:
     batch_size: int = 1
     steps: int = 1
     clients: int = 1
+    lr: float | None = None
 
 
 @dataclass(frozen=True)

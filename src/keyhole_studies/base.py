@@ -14,12 +14,31 @@ from pydantic import ConfigDict
 
 from keyhole.atomic import check_writable
 from keyhole.auditing import Progress
+from keyhole.errors import KeyholeError, RunFolderError
 from keyhole.spelling import unknown_name
 from keyhole_studies.comparisons import Comparison
 from keyhole_studies.result_files import read_result, write_result
 
 if TYPE_CHECKING:
     import torch
+
+
+NAMED = 3
+"""Failed experiments whose reasons are told, at most."""
+
+
+class ExperimentsFailed(KeyholeError):
+    """Experiments that failed; all others that were asked for have run.
+
+    Args:
+        failed: Each one's name, and why.
+    """
+
+    def __init__(self, failed: Mapping[str, KeyholeError]) -> None:
+        reasons = [f"{name}: {error}" for name, error in failed.items()]
+        more = f"; and {len(reasons) - NAMED} more" if len(reasons) > NAMED else ""
+        count = f"{len(reasons)} experiments failed: " if len(reasons) > 1 else ""
+        super().__init__(count + "; ".join(reasons[:NAMED]) + more)
 
 
 @dataclass(frozen=True)
@@ -192,19 +211,30 @@ class Study:
             context: Where and how they run.
             results: The folder of results.
             within: No experiment is begun after so many seconds.
+
+        Raises:
+            ExperimentsFailed: Some failed for reasons that the user can correct; the others ran.
         """
-        began = time.monotonic()
+        began, failed = time.monotonic(), dict[str, KeyholeError]()
         for experiment in experiments:
             if within is not None and time.monotonic() - began > within:
-                return
+                break
             known = read_result(results, experiment.name)
             if known is not None and experiment.covers(known, context):
                 continue
             check_writable(results)
-            found = (
-                experiment.measure(self, context)
-                if known is None
-                else experiment.complete(known, self, context)
-            )
+            try:
+                found = (
+                    experiment.measure(self, context)
+                    if known is None
+                    else experiment.complete(known, self, context)
+                )
+            except RunFolderError:
+                raise
+            except KeyholeError as error:
+                failed[experiment.name] = error
+                continue
             write_result(results, experiment.name, found)
             yield experiment
+        if failed:
+            raise ExperimentsFailed(failed)

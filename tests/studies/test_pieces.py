@@ -15,7 +15,7 @@ from keyhole.errors import BadValue
 from keyhole.progress import NullProgress
 from keyhole.scale import Local, Machine, PiecesFailed, open_store
 from keyhole_studies import STUDIES
-from keyhole_studies.base import Experiment, Study, StudyContext
+from keyhole_studies.base import Experiment, ExperimentsFailed, Study, StudyContext
 from keyhole_studies.pieces import build_experiment_piece, run_in_pieces
 
 
@@ -79,3 +79,18 @@ def test_the_folder_of_runs_does_not_count_and_changes_do(study: Study, tmp_path
 
     assert key("here") == key("there", victims=None)
     assert key("here", victims=2) != key("here")
+
+
+def test_one_that_fails_does_not_stop_those_after_it(study: Study, tmp_path: Path) -> None:
+    context = StudyContext(tmp_path / "runs", None, "cpu", NullProgress())
+    running = study.run(study.choose(["c", "a"]), context, results=tmp_path / "results")
+    assert next(running).name == "a"
+    with pytest.raises(ExperimentsFailed) as failed:
+        next(running)
+    assert str(failed.value) == "c: nothing: run its experiment first"
+
+
+def test_several_failures_are_told_in_one_line() -> None:
+    names = ("a", "b", "c", "d")
+    error = ExperimentsFailed({name: BadValue(f"{name} is bad") for name in names})
+    assert str(error) == ("4 experiments failed: a: a is bad; b: b is bad; c: c is bad; and 1 more")

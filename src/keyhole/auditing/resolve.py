@@ -172,6 +172,7 @@ class ResolvedStage:
             batch_size=self.stage.batch_size,
             steps=self.stage.steps,
             clients=self.stage.aggregate,
+            lr=self.stage.lr,
         )
 
     def build_knowledge(

@@ -115,4 +115,5 @@ class Round:
             images=self.data.normalise(self.data.images(public)),
             batch_size=self.images,
             steps=self.training.count_steps(self.images),
+            lr=self.training.lr,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -11,9 +13,11 @@ from keyhole.attacks.malicious.imprint_block import ImprintBlock
 from keyhole.attacks.malicious.imprint_gain import GAINS, measure_slope, set_trial_mode
 from keyhole.data import ImageSet, load
 from keyhole.defenses import Gaussian, Precode
+from keyhole.errors import BadUpdate
+from keyhole.federation import LocalTraining, compute_local_update
 from keyhole.models import build
 from keyhole.models.bottleneck import find_bottleneck
-from keyhole.threat import PublicKnowledge
+from keyhole.threat import PublicKnowledge, Update
 
 
 @pytest.fixture(scope="module")
@@ -21,9 +25,10 @@ def data() -> ImageSet:
     return load("digits")
 
 
-def know(data: ImageSet, clients: int = 1) -> PublicKnowledge:
+def know(data: ImageSet, clients: int = 1, **local: float) -> PublicKnowledge:
     public = data.normalise(data.images(range(len(data) - 100, len(data))))
-    return PublicKnowledge(data.shape, len(data.classes), public, batch_size=8, clients=clients)
+    told: dict[str, Any] = {"batch_size": 8, "clients": clients, **local}
+    return PublicKnowledge(data.shape, len(data.classes), public, **told)
 
 
 def network(name: str) -> nn.Module:
@@ -61,6 +66,23 @@ def test_a_bottleneck_does_not_overflow(data):
 
 def test_a_gain_that_is_given_is_kept(data):
     assert gain_of(Imprint(gain=7.0).alter(network("lenet"), know(data))) == pytest.approx(7.0)
+
+
+def test_a_gain_at_which_several_steps_diverge_is_not_taken(data):
+    attack, training = Imprint(form="sparse", bins=16), LocalTraining(steps=5, lr=3.0)
+    images, labels = data.normalise(data.images(range(8))), data.labels[:8]
+
+    def train(**known: float) -> tuple[float, Update]:
+        model = attack.alter(network("mlp"), know(data, steps=5, **known))
+        update = compute_local_update(model, images, labels, training=training, seed=0)
+        return gain_of(model), update
+
+    careless, diverged = train()
+    careful, update = train(lr=3.0)
+    assert careful < careless
+    update.check()
+    with pytest.raises(BadUpdate, match="NaN or infinite"):
+        diverged.check()
 
 
 def test_clients_of_a_sum_see_the_gain_that_was_found(data):

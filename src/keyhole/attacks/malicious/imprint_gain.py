@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from keyhole.attacks.malicious.imprint_block import ImprintBlock
+from keyhole.attacks.malicious.imprint_block import ImprintBlock, insert_block
 from keyhole.models.bottleneck import LossCollector, find_bottleneck
 from keyhole.models.modes import BATCH_NORMS, default_mode
 from keyhole.seeds import derive, generator, seeded_globally
@@ -23,6 +23,10 @@ TRIED = 16
 """Public images that are tried, at most."""
 NEARLY = 0.5
 """The least gain counts that reaches so much of the largest slope: it changes the network least."""
+MARGIN = 2.0
+"""Clients must withstand so many times their learning rate: their images are not those tried."""
+CLIENTS, STEPS = 8, 20
+"""Clients whose local steps are tried, and steps of each, at most."""
 WEAK = 0.05
 """The quantile of the images' slopes that counts: most images are to be read, not the loudest. A
 softmax that is sure of its class leaves images of that class none."""
@@ -35,7 +39,8 @@ def choose_gain(
 
     What hides an image is noise, and the rounding of weights, against that gradient. A network
     without norms passes a large gain on and back. Sigmoids and softmax saturate, norms divide it
-    out.
+    out. Where clients take several steps at a known rate, a gain at which they would diverge is no
+    use: the largest slope counts of those gains that they withstand.
 
     Args:
         model: The network behind the block.
@@ -49,8 +54,14 @@ def choose_gain(
         gain: measure_slope(tried, ImprintBlock(row, thresholds, sparse=sparse, gain=gain), public)
         for gain in GAINS
     }
-    enough = NEARLY * max(slopes.values())
-    return next(gain for gain in GAINS if slopes[gain] >= enough)
+    left = list(GAINS)
+    while len(left) > 1:
+        enough = NEARLY * max(slopes[gain] for gain in left)
+        chosen = next(gain for gain in left if slopes[gain] >= enough)
+        if withstands(tried, ImprintBlock(row, thresholds, sparse=sparse, gain=chosen), public):
+            return chosen
+        left = [gain for gain in left if gain < chosen] or left[:1]
+    return left[0]
 
 
 def set_trial_mode(model: nn.Module, batch_size: int) -> nn.Module:
@@ -88,3 +99,31 @@ def measure_slope(model: nn.Module, block: ImprintBlock, public: PublicKnowledge
         (slopes,) = torch.autograd.grad(sum((term.sum() for term in added.terms), loss), shift)
     weak = float((slopes * float(block.mix.weight[0, 0].detach())).abs().quantile(WEAK))
     return weak if weak < float("inf") else 0.0
+
+
+def withstands(model: nn.Module, block: ImprintBlock, public: PublicKnowledge) -> bool:
+    """Whether clients' weights stay finite; True where one step is taken, or the rate is unknown.
+
+    Args:
+        model: The network behind the block, in the clients' mode.
+        block: The block.
+        public: What the server knows; clients with its images, and random labels, take their steps.
+    """
+    if public.lr is None or public.steps == 1:
+        return True
+    draw = generator(0, "imprint gain", "steps")
+    for _ in range(CLIENTS):
+        trained = insert_block(model, block)
+        weights = [each for each in trained.parameters() if each.requires_grad]
+        optimiser = torch.optim.SGD(weights, lr=MARGIN * public.lr)
+        chosen = torch.randint(len(public.images), (public.batch_size,), generator=draw)
+        labels = torch.randint(public.classes, (public.batch_size,), generator=draw)
+        images, labels = public.images[chosen].to(weights[0]), labels.to(weights[0].device)
+        with torch.enable_grad(), seeded_globally(derive(0, "imprint gain")):
+            for _ in range(min(public.steps, STEPS)):
+                optimiser.zero_grad()
+                torch.autograd.backward(F.cross_entropy(trained(images), labels))
+                optimiser.step()
+        if not all(bool(each.isfinite().all()) for each in weights):
+            return False
+    return True
