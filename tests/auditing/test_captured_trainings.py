@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 
-from captures import audited, change_json, manifest, ssims
+from captures import audited, change_json, client_file, manifest, replaced, ssims
 from keyhole.auditing.captured_clients import group_clients
 from keyhole.data import load
 from keyhole.federation import TrainingPlan, build_federation, client_generator, train
@@ -33,6 +34,25 @@ def test_batch_statistics_of_captured_clients_are_spoken_of(tmp_path: Path) -> N
     train(plan, out=tmp_path / "run", capture=tmp_path / "seen")
     told = audited(tmp_path / "seen", model="timm:resnet10t", attacks=("labels",))
     assert any("each batch's own statistics" in note for f in told.findings for note in f.notes)
+
+
+def test_attacks_that_need_buffers_say_so_and_the_others_go_on(tmp_path: Path) -> None:
+    plan = TrainingPlan(
+        model="timm:resnet10t", clients=1, images=2, steps=1, batch_size=2, rounds=1, together="no"
+    )
+    seen = tmp_path / "seen"
+    train(plan, out=tmp_path / "run", capture=seen)
+    tensors = load_file(client_file(seen))
+    replaced(client_file(seen), {n: t for n, t in tensors.items() if "running" not in n})
+    result = audited(
+        seen,
+        model="timm:resnet10t",
+        attacks=("ig(batch_statistics='both')", "ig", "labels"),
+        iterations=2,
+    )
+    assert [f.attack for f in result.findings] == ["ig", "labels"]
+    (skipped,) = [each for each in result.skipped if "both" in each.attack]
+    assert "share weights with their buffers" in skipped.why
 
 
 def test_the_defense_is_taken_from_the_messages(tmp_path: Path) -> None:

@@ -259,6 +259,7 @@ def find_incompatibilities(
             name: torch.zeros_like(buffer)
             for name, buffer in server.sent.named_buffers()
             if name.rpartition(".")[2] in RUNNING_STATISTICS
+            and (resolved.reported_buffers is None or name in resolved.reported_buffers)
         }
     count = stage.images_per_update
     blank = torch.zeros(1, *resolved.data.shape).expand(count, -1, -1, -1)

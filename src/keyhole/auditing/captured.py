@@ -194,6 +194,7 @@ class CapturedRun:
             ),
             metrics=resolve_metrics(self.stage.metrics, self.data),
             reported=group[0].parameters,
+            reported_buffers=frozenset.intersection(*(each.buffers for each in group)),
             label=f"{self.stage.data}, captured {where}, {label_group(group, several=several)}",
             scored=scored,
             orders=training.orders,

@@ -50,6 +50,8 @@ class CapturedClient:
     training: CapturedTraining
     parameters: frozenset[str]
     """The parameters that the update holds."""
+    buffers: frozenset[str]
+    """The running statistics of batch norms that the update holds."""
     digest: str
     """Tells the update from any other."""
     truth: tuple[int, ...] | None
@@ -145,13 +147,16 @@ def read_client(
         raise BadUpdate("its update is all zeros and tells nothing")
     truth = find_truth(record, name, owners)
     known = truth is not None and len(truth) == training.examples
+    held = frozenset(update.change)
+    parameters = held.intersection(n for n, _ in model.named_parameters())
     return CapturedClient(
         name=name,
         captured_round=captured_round,
         record=record,
         model=model,
         training=training,
-        parameters=frozenset(n for n, _ in model.named_parameters() if n in update.change),
+        parameters=parameters,
+        buffers=held - parameters,
         digest=digest_of(update.change),
         truth=truth if known else None,
     )

@@ -74,6 +74,7 @@ class ResolvedStage:
         optimiser: How clients turn gradients into steps; None: unknown.
         rounds_seen: Captured rounds of a client up to the one that is attacked.
         reported: The parameters that clients report; None: all.
+        reported_buffers: The running statistics that captured clients report; None: all.
         defense_weights: Weights from the file that belong to what a defense adds to the model.
         notes: What a reader should know about how clients ran the model.
         warm_up_notes: How the model was trained under each defense, where it was.
@@ -102,6 +103,7 @@ class ResolvedStage:
     optimiser: LocalOptimiser | None = PLAIN_SGD
     rounds_seen: int = 1
     reported: frozenset[str] | None = None
+    reported_buffers: frozenset[str] | None = None
     defense_weights: Mapping[str, Tensor] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     warm_up_notes: dict[str, str] = field(default_factory=dict)
