@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -125,9 +126,11 @@ def test_victims_that_are_done_leave_the_batch(
     lengths = [int(f.diagnostics["iterations"]) for f in found]
     assert len(set(lengths)) > 2
     assert all(f.diagnostics["loss"] < losses[2] for f in found)
-    assert sizes == sorted(sizes, reverse=True)
-    assert sizes[0] == 5
-    assert sizes[-1] < 5
+    probe, *steps = sizes
+    assert probe == 2
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] == 5
+    assert steps[-1] < 5
     check_close(found, [enough(observation) for observation in seen])
 
 
@@ -203,3 +206,22 @@ def test_a_finding_says_how_many_victims_a_gpu_took_at_once(
     assert (len(steps), len(freed)) == (1, 2)
     said = "40 victims at once, about 20 MB of GPU memory each (measured)"
     assert chunk_size.describe_chunk(40, 20_000_000.0) == said
+
+
+@pytest.mark.parametrize(("iterations", "measured"), [(99, False), (100, True)])
+def test_a_finding_says_what_a_victim_takes_on_a_processor(
+    seen: list[Any], iterations: int, measured: bool
+) -> None:
+    found = run(seen[:2], None, replace(ATTACK, iterations=iterations, patience=1000))
+    notes = [note for note in found[0].notes if "at once" in note]
+    assert len(notes) == measured
+    if measured:
+        assert re.fullmatch(
+            r"2 victims at once, about [\d.]+ MB of memory each \(measured\)", *notes
+        )
+
+
+def test_what_is_measured_decides_how_many_fit(clients: Clients) -> None:
+    model = build("lenet", classes=10, channels=1, image_size=8)
+    problem = MatchingProblem.from_observation(clients(model, [[3]])[0].observation)
+    assert chunk_size.cpu_chunk_size(problem, 1.0) > 1 == chunk_size.cpu_chunk_size(problem, 1e13)

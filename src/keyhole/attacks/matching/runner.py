@@ -14,6 +14,7 @@ from torch import Tensor
 from keyhole.attacks.checkpointer import Checkpointer, Saved
 from keyhole.attacks.matching.allocator import keep_memory
 from keyhole.attacks.matching.chunk_size import (
+    MEASURED_FROM,
     cpu_chunk_size,
     describe_chunk,
     gpu_chunk_size,
@@ -27,6 +28,7 @@ from keyhole.attacks.matching.compiled_step import (
 from keyhole.attacks.matching.cuda_graph import make_graph_stepper
 from keyhole.attacks.matching.engine import BEST, Engine, Stepper, repeat_step
 from keyhole.attacks.matching.gradients.matchers import Matcher
+from keyhole.attacks.matching.live_memory import measure_peak
 from keyhole.attacks.matching.progress import Progress, tensors_under
 from keyhole.attacks.matching.state import (
     KNOWN,
@@ -221,8 +223,9 @@ class Runner:
             self.outcomes[victim] = Outcome(loss, done, best)
 
     def _choose_chunk_size(self, waiting: Sequence[int]) -> int:
-        """The number of victims that fit; on a GPU, measured with two of them."""
-        if self.engine.problem.like.device.type != "cuda":
+        """The number of victims that fit, measured with two of them where a step costs little."""
+        on_gpu = self.engine.problem.like.device.type == "cuda"
+        if not on_gpu and self.engine.iterations < MEASURED_FROM:
             return cpu_chunk_size(self.engine.problem)
         few = list(waiting[:2])
 
@@ -231,9 +234,14 @@ class Runner:
             state = self.engine.start(few, generators, self.known_values(few))
             self.engine.step(state, self.make_matcher(few))
 
-        fitting, bytes_each = gpu_chunk_size(step, len(few))
+        if on_gpu:
+            fitting, bytes_each = gpu_chunk_size(step, len(few))
+        else:
+            bytes_each = measure_peak(step) / len(few)
+            fitting = cpu_chunk_size(self.engine.problem, bytes_each)
         chosen = max(1, min(len(waiting), fitting))
-        self.notes.append(describe_chunk(chosen, bytes_each))
+        kind = "GPU memory" if on_gpu else "memory"
+        self.notes.append(describe_chunk(chosen, bytes_each, kind))
         return chosen
 
     def _split_chunk(self) -> int:
