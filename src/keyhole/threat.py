@@ -135,6 +135,7 @@ class PublicKnowledge:
         steps: How many local steps clients take.
         clients: How many clients' updates the server gets as one sum.
         lr: The learning rate that it tells clients; None: it does not know theirs.
+        step_images: How many images each local step takes; None: all of a client's.
     """
 
     shape: tuple[int, int, int]
@@ -144,6 +145,7 @@ class PublicKnowledge:
     steps: int = 1
     clients: int = 1
     lr: float | None = None
+    step_images: int | None = None
 
 
 @dataclass(frozen=True)

@@ -175,6 +175,7 @@ class ResolvedStage:
             steps=self.stage.steps,
             clients=self.stage.aggregate,
             lr=self.stage.lr,
+            step_images=self.stage.local_batch_size,
         )
 
     def build_knowledge(

@@ -116,4 +116,5 @@ class Round:
             batch_size=self.images,
             steps=self.training.count_steps(self.images),
             lr=self.training.lr,
+            step_images=self.training.batch_size_for(self.images),
         )

@@ -17,6 +17,8 @@ from keyhole.threat import PublicKnowledge
 GAINS = (1.0, 10.0, 30.0, 100.0, 1000.0, 10000.0)
 """The gains that are tried. A network without norms passes any of them on; beyond the last one
 activations lose their digits."""
+FAINT = (0.1, 0.01)
+"""Gains that are tried where clients withstand none of the others."""
 DIVERGENCE = 1e-3
 """The weight of a bottleneck's divergence in the clients' loss, as far as the server knows."""
 TRIED = 16
@@ -25,6 +27,8 @@ NEARLY = 0.5
 """The least gain counts that reaches so much of the largest slope: it changes the network least."""
 MARGIN = 2.0
 """Clients must withstand so many times their learning rate: their images are not those tried."""
+GROWTH = 2.0
+"""How much the norm of all weights may grow in local steps; beyond, they are about to diverge."""
 CLIENTS, STEPS = 8, 20
 """Clients whose local steps are tried, and steps of each, at most."""
 WEAK = 0.05
@@ -49,19 +53,22 @@ def choose_gain(
         sparse: Whether a row stops to respond at the next threshold.
         public: What the server knows; its images are tried, with random labels.
     """
-    tried = set_trial_mode(copy.deepcopy(model), public.batch_size)
+    tried = set_trial_mode(copy.deepcopy(model), public.step_images or public.batch_size)
     slopes = {
         gain: measure_slope(tried, ImprintBlock(row, thresholds, sparse=sparse, gain=gain), public)
         for gain in GAINS
     }
     left = list(GAINS)
-    while len(left) > 1:
+    while left:
         enough = NEARLY * max(slopes[gain] for gain in left)
         chosen = next(gain for gain in left if slopes[gain] >= enough)
         if withstands(tried, ImprintBlock(row, thresholds, sparse=sparse, gain=chosen), public):
             return chosen
-        left = [gain for gain in left if gain < chosen] or left[:1]
-    return left[0]
+        left = [gain for gain in left if gain < chosen]
+    for gain in FAINT[:-1]:
+        if withstands(tried, ImprintBlock(row, thresholds, sparse=sparse, gain=gain), public):
+            return gain
+    return FAINT[-1]
 
 
 def set_trial_mode(model: nn.Module, batch_size: int) -> nn.Module:
@@ -102,7 +109,7 @@ def measure_slope(model: nn.Module, block: ImprintBlock, public: PublicKnowledge
 
 
 def withstands(model: nn.Module, block: ImprintBlock, public: PublicKnowledge) -> bool:
-    """Whether clients' weights stay finite; True where one step is taken, or the rate is unknown.
+    """Whether clients' weights do not diverge; True where one step is taken, or no rate is known.
 
     Args:
         model: The network behind the block, in the clients' mode.
@@ -113,17 +120,32 @@ def withstands(model: nn.Module, block: ImprintBlock, public: PublicKnowledge) -
         return True
     draw = generator(0, "imprint gain", "steps")
     for _ in range(CLIENTS):
-        trained = insert_block(model, block)
-        weights = [each for each in trained.parameters() if each.requires_grad]
-        optimiser = torch.optim.SGD(weights, lr=MARGIN * public.lr)
         chosen = torch.randint(len(public.images), (public.batch_size,), generator=draw)
         labels = torch.randint(public.classes, (public.batch_size,), generator=draw)
-        images, labels = public.images[chosen].to(weights[0]), labels.to(weights[0].device)
-        with torch.enable_grad(), seeded_globally(derive(0, "imprint gain")):
-            for _ in range(min(public.steps, STEPS)):
-                optimiser.zero_grad()
-                torch.autograd.backward(F.cross_entropy(trained(images), labels))
-                optimiser.step()
-        if not all(bool(each.isfinite().all()) for each in weights):
+        if diverges(insert_block(model, block), public, chosen, labels):
             return False
     return True
+
+
+def diverges(model: nn.Module, public: PublicKnowledge, chosen: Tensor, labels: Tensor) -> bool:
+    """Whether weights grow without bound in a client's steps.
+
+    Args:
+        model: What the client trains.
+        public: Images, the number of steps and the learning rate.
+        chosen: Which public images the client has.
+        labels: Their labels.
+    """
+    weights = [each for each in model.parameters() if each.requires_grad]
+    optimiser = torch.optim.SGD(weights, lr=MARGIN * (public.lr or 0.0))
+    images, labels = public.images[chosen].to(weights[0]), labels.to(weights[0].device)
+    everyone = torch.arange(len(chosen), device=labels.device)
+    parts = torch.split(everyone, public.step_images or len(chosen))
+    before = torch.nn.utils.get_total_norm(weights)
+    with torch.enable_grad(), seeded_globally(derive(0, "imprint gain")):
+        for number in range(min(public.steps, STEPS)):
+            part = parts[number % len(parts)]
+            optimiser.zero_grad()
+            torch.autograd.backward(F.cross_entropy(model(images[part]), labels[part]))
+            optimiser.step()
+    return not bool(torch.nn.utils.get_total_norm(weights) <= GROWTH * before)
