@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from keyhole.attacks import Reconstruction
-from keyhole.auditing.plan import Stage
+from keyhole.auditing import run_plan
+from keyhole.auditing.plan import Plan, Stage
 from keyhole.auditing.resolve import resolve_stage
 from keyhole.auditing.scoring import Judge
 
@@ -55,6 +56,22 @@ def test_values_outside_the_range_are_clamped(resolved, judge):
 def test_labels_are_compared_as_multisets(judge, guess, share):
     scored = judge.score(0, Reconstruction(labels=torch.tensor(guess)))
     assert scored.scores == {"labels": [share]}
+
+
+def test_images_that_were_sought_and_not_found_count_as_unread(judge):
+    """Otherwise the share read would be one of those clients alone whose images were found."""
+    scored = judge.score(0, Reconstruction(labels=torch.tensor([0, 0])), sought=True)
+    assert scored.scores["labels"] == [1.0]
+    assert scored.scores["read"] == [0.0, 0.0]
+    assert len(scored.scores["psnr"]) == 2
+
+
+def test_an_audit_counts_the_images_of_every_client():
+    """``decode`` finds labels, but no images where there are as many as classes."""
+    stage = Stage(model="lenet", data="digits", victims=2, batch_size=10, attacks=("decode",))
+    (finding,) = run_plan(Plan(stage=(stage,))).findings
+    assert finding.metrics["read"].per_image == (0.0,) * 20
+    assert len(finding.metrics["labels"].per_image) == 2
 
 
 def test_equal_images_get_the_capped_psnr(judge):

@@ -189,7 +189,13 @@ def attack_clients(
         started = time.perf_counter()
         reconstruction, normalisation = next(found)
         seconds = time.perf_counter() - started
-        scored = judge.score(client.victim, reconstruction, client.masks, normalisation)
+        scored = judge.score(
+            client.victim,
+            reconstruction,
+            client.masks,
+            normalisation,
+            sought=run.attack.reads_images,
+        )
         totals.runs[number].add(scored, reconstruction, seconds)
         totals.add_pictures(client.victim, number, judge.truth(client.victim), scored)
         progress.advance(1)

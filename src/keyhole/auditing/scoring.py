@@ -69,11 +69,18 @@ class Judge:
         reconstruction: Reconstruction,
         masks: Sequence[Tensor] = (),
         normalisation: Normalisation | None = None,
+        *,
+        sought: bool = False,
     ) -> ScoredReconstruction:
         """Scores what was found of one victim.
 
-        ``masks`` are the client's own. ``normalisation`` turns model inputs into pixels; None: the
-        data set's.
+        Args:
+            victim: The victim's number.
+            reconstruction: What was found.
+            masks: The client's own.
+            normalisation: What turns model inputs into pixels; None: the data set's.
+            sought: Whether images were looked for. Where none was found each one counts as
+                unread, even if labels were found.
         """
         scores: Scores = {}
         images = film = None
@@ -81,7 +88,7 @@ class Judge:
         if reconstruction.labels is not None:
             labels = self.resolved.labels_of(victim)
             scores["labels"] = [_label_overlap(reconstruction.labels, labels)]
-        if reconstruction.images is not None or reconstruction.labels is None:
+        if sought or reconstruction.images is not None or reconstruction.labels is None:
             truth = self.truth(victim)
             images, chosen = self.match_to_truth(reconstruction.images, truth, normalisation)
             scores |= self.compare(images, truth, victim)
@@ -189,6 +196,8 @@ class UnscoredJudge:
         reconstruction: Reconstruction,
         masks: Sequence[Tensor] = (),
         normalisation: Normalisation | None = None,
+        *,
+        sought: bool = False,
     ) -> ScoredReconstruction:
         images, frames = reconstruction.images, reconstruction.frames
         if images is None:
