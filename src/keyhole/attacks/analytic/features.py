@@ -25,7 +25,8 @@ from keyhole.attacks.analytic.decoding import (
     fit_decoder,
     refine,
 )
-from keyhole.attacks.analytic.head_inputs import read_head_inputs
+from keyhole.attacks.analytic.head_inputs import read_head_equations, read_head_inputs
+from keyhole.attacks.analytic.head_labels import solve_with_labels
 from keyhole.attacks.analytic.labels import LabelInference
 from keyhole.attacks.analytic.relu_layers import find_relu_layers
 from keyhole.attacks.analytic.spear import recognise_labels, separate
@@ -82,20 +83,22 @@ def used_once(observation: Observation) -> bool:
     return update.steps <= len(cut_batches(images, min(update.batch_size, images)))
 
 
-def read_features(observation: Observation, source: Source, labels: Tensor) -> Features | None:
+def read_features(
+    observation: Observation, source: Source, labels: Tensor, *, guessed: bool = False
+) -> Features | None:
     """The features of each image, in the order of the labels; None: they cannot be told apart.
 
     Args:
         observation: What the server saw of one client.
         source: The layer to read.
         labels: The client's labels, ``[B]``, as far as the attacker knows them.
+        guessed: Whether the labels may be wrong; then the last layer's equations correct them.
     """
     layer = find_source_layer(observation.model, observation.knowledge.shape, source)
     if layer is None or f"{layer}.weight" not in observation.update.change:
         return None
     if source == "head":
-        found = None if observation.update.steps > 1 else read_head_inputs(observation, labels)
-        return None if found is None else Features(layer, found.inputs, labels)
+        return _read_head(observation, layer, labels, guessed=guessed)
     separation = separate(observation, layer, "minimised", SEARCH_ROUNDS)
     parts = separation.parts
     if parts is None or len(parts.inputs) != len(labels):
@@ -103,6 +106,18 @@ def read_features(observation: Observation, source: Source, labels: Tensor) -> F
     recognised = recognise_labels(observation, layer, parts)
     order = order_by_labels(recognised.tolist(), labels.tolist())
     return Features(layer, parts.inputs[order], labels)
+
+
+def _read_head(
+    observation: Observation, layer: str, labels: Tensor, *, guessed: bool
+) -> Features | None:
+    if observation.update.steps > 1:
+        return None
+    if guessed and (equations := read_head_equations(observation, labels)) is not None:
+        solved = solve_with_labels(equations)
+        return None if solved is None else Features(layer, solved[0].inputs, solved[1])
+    found = read_head_inputs(observation, labels)
+    return None if found is None else Features(layer, found.inputs, labels)
 
 
 def order_by_labels(found: Sequence[int], wanted: Sequence[int]) -> list[int]:
@@ -227,7 +242,7 @@ class FeatureDecoding(Attack):
         assert labels is not None
         sources: tuple[Source, ...] = ("relu", "head")
         for source in sources:
-            features = read_features(observation, source, labels)
+            features = read_features(observation, source, labels, guessed=True)
             if features is not None:
                 return self.show(observation, features)
         return Reconstruction(

@@ -25,17 +25,19 @@ from keyhole.threat import Observation
 
 Values = NDArray[np.float64]
 
-STARTS = 6
-"""First guesses of the softmax at most; the one that explains the gradient best counts."""
-SPREADS = (0.1, 0.3, 1.0)
+STARTS, FEWEST_STARTS = 24, 6
+"""First guesses of the softmax for small and for large batches, at most; the best one counts."""
+SMALL = 10_000
+"""Numbers in the table of slopes up to which a batch is small."""
+SPREADS = (0.1, 1.0, 3.0, 0.3)
 """Standard deviations of the logits of first guesses, in turn."""
 EVALUATIONS = 120
 """Evaluations of the equations from each first guess, at most."""
 PRECISION = 1e-14
 """Relative changes and slopes at which the solver stops."""
-SOLVED = 1e-6
+SOLVED = 1e-5
 """A root mean square error of the equations up to which no other guess is tried."""
-EXPLAINED = 1e-3
+EXPLAINED = 3e-4
 """The greatest error with which a solution counts."""
 
 
@@ -79,18 +81,25 @@ class HeadEquations:
     def solve(self) -> HeadInputs | None:
         """The inputs of each image; None: there are too many images, or nothing fits."""
         batch, classes = len(self.labels), len(self.weight)
+        small = batch**2 * (batch + 1) * classes <= SMALL
+        best = self.solve_best(STARTS if small else FEWEST_STARTS)
+        return best if best is not None and best.error < EXPLAINED else None
+
+    def solve_best(self, starts: int) -> HeadInputs | None:
+        """What fits best from so many first guesses; None: there are too many images."""
+        batch, classes = len(self.labels), len(self.weight)
         left, strengths, right = torch.linalg.svd(self.summed, full_matrices=False)
         if batch >= classes or not float(strengths[batch - 1]):
             return None
         left, rows = left[:, :batch], strengths[:batch, None] * right[:batch]
         best: HeadInputs | None = None
-        for number in range(STARTS):
+        for number in range(starts):
             found = self.solve_from(left.T @ self.guess(number).T, left, rows)
             if found is not None and (best is None or found.error < best.error):
                 best = found
             if best is not None and best.error < SOLVED:
                 break
-        return best if best is not None and best.error < EXPLAINED else None
+        return best
 
     def guess(self, number: int) -> Tensor:
         """A first guess of D, ``[B, C]``: alike for all images but for some noise."""
