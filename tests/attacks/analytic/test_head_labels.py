@@ -14,7 +14,6 @@ from keyhole.attacks.analytic.head_inputs import HeadEquations
 from keyhole.attacks.analytic.head_labels import (
     count_sure_labels,
     exchange_one,
-    is_large,
     search_labels,
     solve_with_labels,
 )
@@ -90,10 +89,17 @@ def test_without_a_bias_nothing_is_searched_for() -> None:
 
 
 def test_large_batches_are_not_searched() -> None:
+    """A choice of labels takes hundreds of their tables of slopes."""
     true, _ = equations([1, 4, 7])
-    wide = replace(true, weight=torch.zeros(1000, WIDTH).double(), labels=torch.zeros(32).long())
-    assert is_large(wide)
-    assert not is_large(true)
+    assert search_labels(true) is not None
+    classes = torch.zeros(5000, dtype=torch.double)
+    wide = replace(
+        true,
+        weight=torch.zeros(5000, WIDTH).double(),
+        bias=classes,
+        summed_bias=torch.cat([true.summed_bias, classes[CLASSES:]]),
+    )
+    assert search_labels(wide) is None
 
 
 def test_every_open_label_is_exchanged_once_for_every_class() -> None:

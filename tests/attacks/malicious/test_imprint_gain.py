@@ -10,7 +10,7 @@ from torch import nn
 
 from keyhole.attacks import Imprint, Loki
 from keyhole.attacks.malicious.imprint_block import ImprintBlock
-from keyhole.attacks.malicious.imprint_gain import GAINS, measure_slope, set_trial_mode
+from keyhole.attacks.malicious.imprint_gain import FAINT, GAINS, measure_slope, set_trial_mode
 from keyhole.data import ImageSet, load
 from keyhole.defenses import Gaussian, Precode
 from keyhole.errors import BadUpdate
@@ -83,6 +83,28 @@ def test_a_gain_at_which_several_steps_diverge_is_not_taken(data):
     update.check()
     with pytest.raises(BadUpdate, match="NaN or infinite"):
         diverged.check()
+
+
+def test_where_all_gains_diverge_the_faintest_is_taken(data):
+    attack = Imprint(form="sparse", bins=16)
+    model = attack.alter(network("mlp"), know(data, steps=5, lr=1e9))
+    block = model.get_submodule("imprint")
+    assert isinstance(block, ImprintBlock)
+    assert float(block.mix.weight[0, 0].detach()) == pytest.approx(FAINT[-1])
+
+
+@pytest.mark.parametrize(("known", "images"), [({}, 8), ({"step_images": 1}, 1)])
+def test_norms_are_tried_by_the_images_of_a_step(data, monkeypatch, known, images):
+    """A batch of one image makes clients freeze their norms, whatever else they hold."""
+    asked = []
+
+    def watch(model: nn.Module, batch_size: int) -> nn.Module:
+        asked.append(batch_size)
+        return set_trial_mode(model, batch_size)
+
+    monkeypatch.setattr("keyhole.attacks.malicious.imprint_gain.set_trial_mode", watch)
+    Imprint(bins=16).alter(network("mlp"), know(data, steps=8, lr=0.01, **known))
+    assert asked == [images]
 
 
 def test_clients_of_a_sum_see_the_gain_that_was_found(data):

@@ -35,7 +35,7 @@ EVALUATIONS = 120
 """Evaluations of the equations from each first guess, at most."""
 PRECISION = 1e-14
 """Relative changes and slopes at which the solver stops."""
-SOLVED = 1e-5
+SOLVED = 1e-6
 """A root mean square error of the equations up to which no other guess is tried."""
 EXPLAINED = 3e-4
 """The greatest error with which a solution counts."""
@@ -80,10 +80,13 @@ class HeadEquations:
 
     def solve(self) -> HeadInputs | None:
         """The inputs of each image; None: there are too many images, or nothing fits."""
-        batch, classes = len(self.labels), len(self.weight)
-        small = batch**2 * (batch + 1) * classes <= SMALL
-        best = self.solve_best(STARTS if small else FEWEST_STARTS)
+        best = self.solve_best(STARTS if self.count_slopes() <= SMALL else FEWEST_STARTS)
         return best if best is not None and best.error < EXPLAINED else None
+
+    def count_slopes(self) -> int:
+        """How many numbers the table of the equations' slopes has: what a solution costs."""
+        batch, classes = len(self.labels), len(self.weight)
+        return batch**2 * (batch + 1) * classes
 
     def solve_best(self, starts: int) -> HeadInputs | None:
         """What fits best from so many first guesses; None: there are too many images."""

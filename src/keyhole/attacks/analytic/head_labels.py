@@ -55,7 +55,9 @@ def search_labels(equations: HeadEquations) -> tuple[HeadInputs, Tensor] | None:
         equations: The last layer's equations with labels as guessed.
     """
     sure = count_sure_labels(equations)
-    if sure is None or len(equations.labels) - len(sure) > MOST_OPEN or is_large(equations):
+    if sure is None or len(equations.labels) - len(sure) > MOST_OPEN:
+        return None
+    if equations.count_slopes() > MOST_NUMBERS:
         return None
     chosen = fill_open_labels(sure, equations.labels.tolist())
     tried: dict[tuple[int, ...], HeadInputs | None] = {}
@@ -102,12 +104,6 @@ def fill_open_labels(sure: Sequence[int], guessed: Sequence[int]) -> list[int]:
         if label in left:
             left.remove(label)
     return [*sure, *left[: len(guessed) - len(sure)]]
-
-
-def is_large(equations: HeadEquations) -> bool:
-    """Whether trying many choices of labels would take too long."""
-    batch, classes = len(equations.labels), len(equations.weight)
-    return batch**2 * (batch + 1) * classes > MOST_NUMBERS
 
 
 def rank_classes(equations: HeadEquations) -> list[int]:
